@@ -1,0 +1,43 @@
+PYTHON ?= python3
+WORKERS ?= 2
+
+BIN := .venv/bin
+# Newer than pyproject.toml and constraints.txt when the environment holds what they ask for.
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help test demo lint format mutants clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv
+
+$(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet -e '.[dev]' -c constraints.txt
+	@touch $@
+
+# One thread a worker: torch would otherwise start as many as there are cores in each.
+test: $(INSTALLED) ## run the whole test suite
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+demo: $(INSTALLED) ## run the demonstration on built-in data
+	$(BIN)/python -m orthogp.demo
+
+lint: $(INSTALLED) ## check style, types and the import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(INSTALLED) ## format the code and apply the safe fixes
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+mutants: $(INSTALLED) ## break the source on purpose and see the tests fail
+	$(BIN)/python tools/mutants.py
+
+clean: ## remove the environment, the caches and what was built
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist site
+	find src tests tools -name __pycache__ -type d -exec rm -rf {} +

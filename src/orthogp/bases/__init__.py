@@ -1,0 +1,37 @@
+"""One file a basis; `base` has what they share, `posterior` the coordinates of q(f_β)."""
+
+from orthogp.bases.base import Basis, Projection, full_covariance, marginals
+from orthogp.bases.coupled import Coupled
+from orthogp.bases.decoupled import Decoupled, DecoupledS
+from orthogp.bases.hybrid import Hybrid
+from orthogp.bases.orthogonal import Orthogonal
+from orthogp.bases.posterior import (
+    CovarianceFactor,
+    FactorGaussian,
+    HoldFixed,
+    NaturalGaussian,
+    Whitened,
+)
+from orthogp.bases.predictor import Predictor, condense
+
+BASES = {"coupled": Coupled, "decoupled": Decoupled, "hybrid": Hybrid, "orthogonal": Orthogonal}
+
+__all__ = [
+    "BASES",
+    "Basis",
+    "Coupled",
+    "CovarianceFactor",
+    "Decoupled",
+    "DecoupledS",
+    "FactorGaussian",
+    "HoldFixed",
+    "Hybrid",
+    "NaturalGaussian",
+    "Orthogonal",
+    "Predictor",
+    "Projection",
+    "Whitened",
+    "condense",
+    "full_covariance",
+    "marginals",
+]

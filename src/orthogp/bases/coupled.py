@@ -1,0 +1,22 @@
+"""The coupled basis: one set of points for mean and covariance [OD18, eq. coupled RKHS]."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from orthogp.bases.base import Basis, Projection
+from orthogp.bases.posterior import FactorGaussian, NaturalGaussian, Whitened
+
+
+class Coupled(Basis):
+    """ν = v and no γ: the ordinary sparse variational GP."""
+
+    def __init__(self, beta: Float[Tensor, "b d"], q: NaturalGaussian | FactorGaussian):
+        super().__init__(beta, beta[:0], num_latents_of(q))
+        self.q = q
+
+    def coefficients(self, projection: Projection) -> Whitened:
+        return self.q.whitened(projection.factor)
+
+
+def num_latents_of(q: NaturalGaussian | FactorGaussian) -> int:
+    return (q.precision_mean if isinstance(q, NaturalGaussian) else q.mean).shape[0]

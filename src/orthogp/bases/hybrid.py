@@ -1,0 +1,19 @@
+"""The hybrid basis: γ beside β, not orthogonal to it [OD18, eq. decoupled_gamma_beta_S]."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from orthogp.bases.base import Basis, Projection
+from orthogp.bases.posterior import FactorGaussian, Whitened
+
+
+class Hybrid(Basis):
+    """m(x) = k_xγ a_γ + k_xβ K_β⁻¹ m_β, so ν = v + u: a_γ moves the function at β as well."""
+
+    def __init__(self, beta: Float[Tensor, "b d"], gamma: Float[Tensor, "g d"], q: FactorGaussian):
+        super().__init__(beta, gamma, q.mean.shape[0])
+        self.q = q
+
+    def coefficients(self, projection: Projection) -> Whitened:
+        q = self.q.whitened(projection.factor)
+        return Whitened(q.v + projection.u, q.S, q.log_det, q.info)

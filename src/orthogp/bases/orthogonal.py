@@ -1,0 +1,24 @@
+"""The orthogonally decoupled basis: γ carries what β cannot express [OD18, eq. orthogonal RKHS]."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from orthogp.bases.base import Basis, Projection
+from orthogp.bases.coupled import num_latents_of
+from orthogp.bases.posterior import FactorGaussian, NaturalGaussian, Whitened
+
+
+class Orthogonal(Basis):
+    """ν = v: what a_γ adds to the mean vanishes on β, so a_γ and v never compete."""
+
+    def __init__(
+        self,
+        beta: Float[Tensor, "b d"],
+        gamma: Float[Tensor, "g d"],
+        q: NaturalGaussian | FactorGaussian,
+    ):
+        super().__init__(beta, gamma, num_latents_of(q))
+        self.q = q
+
+    def coefficients(self, projection: Projection) -> Whitened:
+        return self.q.whitened(projection.factor)

@@ -1,0 +1,204 @@
+"""q(f_β) in the coordinates it is kept in, and as what every basis needs: whitened (v, S̃).
+
+Which coordinates stand still while the kernel and β move is a choice with consequences for the
+hyperparameters' gradients. With K_β + εI = L Lᵀ now, L₀ when q was last set, and T = L⁻¹ L₀:
+
+    whitened     v = v₀           S̃ = S̃₀
+    unwhitened   v = T v₀         S̃ = T S̃₀ Tᵀ                 (m_β and S stand still)
+    dual         η = T η₀         Λ̃ = I + T (Λ̃₀ − I) Tᵀ        (the likelihood's sites stand still)
+
+T is near the identity, so no coordinate is ever as ill-conditioned as K_β.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from orthogp.errors import ConfigurationError
+from orthogp.linalg import Factor, factorise, log_diagonal, symmetrised
+from orthogp.natural import WhitenedNatural, natural_step, safe_step_size
+
+HoldFixed = Literal["whitened", "unwhitened", "dual"]
+
+
+@dataclass(frozen=True)
+class Whitened:
+    """q(f_β) = N(L v, L S̃ Lᵀ), in float64, differentiable in whatever is not held fixed.
+
+    `info` is 0 where S̃ is positive definite; like a factor's, it stays on the device.
+    """
+
+    v: Float[Tensor, "c b"]
+    S: Float[Tensor, "c b b"]
+    log_det: Float[Tensor, " c"]
+    info: Int[Tensor, " c"]
+
+
+class NaturalGaussian(nn.Module):
+    """q(f_β) for natural steps: natural parameters in buffers, so that no optimizer finds them."""
+
+    precision: Tensor
+    precision_mean: Tensor
+    L: Tensor
+
+    def __init__(self, factor: Factor, num_latents: int, hold_fixed: HoldFixed = "whitened"):
+        super().__init__()
+        if hold_fixed not in get_args(HoldFixed):
+            raise ConfigurationError(
+                f"hold_fixed is {hold_fixed!r}; expected one of {', '.join(get_args(HoldFixed))}"
+            )
+        L = factor.L.detach()
+        self.hold_fixed = hold_fixed
+        identity = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
+        self.register_buffer("precision", identity.repeat(num_latents, 1, 1))
+        self.register_buffer("precision_mean", L.new_zeros(num_latents, L.shape[-1]))
+        self.register_buffer("L", L.clone())
+
+    def _apply(self, fn, recurse=True):
+        # A cast of the model leaves q in float64; only its device follows.
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[name] = buffer.to(fn(buffer[:0]).device)
+        return self
+
+    def natural(self, factor: Factor) -> WhitenedNatural:
+        """Λ̃ and η at the current K_β, given what is held fixed."""
+        if self.hold_fixed == "whitened":
+            return WhitenedNatural(self.precision, self.precision_mean)
+        if self.hold_fixed == "dual":
+            T = factor.R @ self.L
+            identity = torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
+            precision = identity + T @ (self.precision - identity) @ T.mT
+            return WhitenedNatural(precision, self.precision_mean @ T.mT)
+        # Λ̃ = T⁻ᵀ Λ̃₀ T⁻¹,  η = T⁻ᵀ η₀
+        T_inverse = torch.linalg.solve_triangular(self.L, factor.L, upper=False)
+        precision = T_inverse.mT @ self.precision @ T_inverse
+        return WhitenedNatural(precision, self.precision_mean @ T_inverse)
+
+    def whitened(self, factor: Factor) -> Whitened:
+        """(v, S̃) at the current K_β; ask for the gradients with respect to them to `step`."""
+        if self.hold_fixed == "dual":
+            return _tracked(_from_natural(self.natural(factor)))
+        with torch.no_grad():
+            q = _from_natural(WhitenedNatural(self.precision, self.precision_mean))
+        if self.hold_fixed == "unwhitened":
+            T = factor.R @ self.L
+            log_det = q.log_det + 2.0 * log_diagonal(T)
+            q = Whitened(q.v @ T.mT, T @ q.S @ T.mT, log_det, q.info)
+        return _tracked(q)
+
+    @torch.no_grad()
+    def step(
+        self,
+        factor: Factor,
+        q: Whitened,
+        grad_v: Float[Tensor, "c b"],
+        grad_S: Float[Tensor, "c b b"],
+        step_size: Float[Tensor, ""],
+        guarded: bool,
+    ) -> None:
+        """A natural step on ℒ from its gradients at q = `whitened(factor)`; q is then kept at L.
+
+        `log_det` is a path of its own, so these are the gradients `natural_step` asks for.
+        """
+        natural = self.natural(factor)
+        if guarded:
+            step_size = safe_step_size(natural.precision, grad_S, step_size)
+        self._set(natural_step(natural, q.v, grad_v, grad_S, step_size), factor)
+
+    @torch.no_grad()
+    def set_whitened(
+        self, factor: Factor, v: Float[Tensor, "c b"], S: Float[Tensor, "c b b"]
+    ) -> None:
+        """Sets q(f_β) = N(L v, L S̃ Lᵀ)."""
+        precision = torch.cholesky_inverse(torch.linalg.cholesky(S.to(self.precision)))
+        mean = (precision @ v.to(precision).unsqueeze(-1)).squeeze(-1)
+        self._set(WhitenedNatural(precision, mean), factor)
+
+    def _set(self, q: WhitenedNatural, factor: Factor) -> None:
+        self.precision.copy_(symmetrised(q.precision))
+        self.precision_mean.copy_(q.precision_mean)
+        self.L.copy_(factor.L)
+
+
+class CovarianceFactor(nn.Module):
+    """S = F Fᵀ by its triangular factor, whitened or not, for Adam."""
+
+    def __init__(self, factor: Factor, num_latents: int, hold_fixed: HoldFixed, dtype: torch.dtype):
+        super().__init__()
+        if hold_fixed not in ("whitened", "unwhitened"):
+            raise ConfigurationError(
+                f"hold_fixed is {hold_fixed!r}; with Adam on q(f_β) it is whitened or unwhitened"
+            )
+        self.hold_fixed = hold_fixed
+        L = factor.L.detach()
+        prior = torch.eye(L.shape[-1], dtype=dtype, device=L.device)
+        prior = prior if hold_fixed == "whitened" else L.to(dtype)
+        self.F = nn.Parameter(prior.repeat(num_latents, 1, 1))
+
+    def whitened(self, factor: Factor) -> tuple[Tensor, Tensor]:
+        """S̃ and log|S̃|."""
+        F = self.F.tril().double()
+        # |F_ii|: the sign of a column is free, and Adam may step across zero.
+        log_det = 2.0 * F.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
+        if self.hold_fixed == "unwhitened":
+            F = factor.R @ F
+            log_det = log_det + 2.0 * log_diagonal(factor.R)
+        return F @ F.mT, log_det
+
+
+class FactorGaussian(nn.Module):
+    """q(f_β) for Adam: a mean and a covariance factor as parameters, whitened or not."""
+
+    def __init__(
+        self,
+        factor: Factor,
+        num_latents: int,
+        hold_fixed: HoldFixed = "whitened",
+        dtype: torch.dtype = torch.float32,
+    ):
+        super().__init__()
+        self.covariance = CovarianceFactor(factor, num_latents, hold_fixed, dtype)
+        self.mean = nn.Parameter(factor.L.new_zeros(num_latents, factor.L.shape[-1], dtype=dtype))
+
+    def whitened(self, factor: Factor) -> Whitened:
+        S, log_det = self.covariance.whitened(factor)
+        mean = self.mean.double()
+        v = mean if self.covariance.hold_fixed == "whitened" else mean @ factor.R.mT
+        return Whitened(v, S, log_det, definite(log_det))
+
+    @torch.no_grad()
+    def set_whitened(
+        self, factor: Factor, v: Float[Tensor, "c b"], S: Float[Tensor, "c b b"]
+    ) -> None:
+        """Sets q(f_β) = N(L v, L S̃ Lᵀ)."""
+        F, v = torch.linalg.cholesky(S.double()), v.double()
+        if self.covariance.hold_fixed == "unwhitened":
+            F, v = factor.L @ F, v @ factor.L.mT
+        self.covariance.F.copy_(F)
+        self.mean.copy_(v)
+
+
+def definite(log_det: Float[Tensor, " c"]) -> Int[Tensor, " c"]:
+    """The `info` of an S̃ that is positive definite by construction."""
+    return torch.zeros_like(log_det, dtype=torch.int32)
+
+
+def _from_natural(q: WhitenedNatural) -> Whitened:
+    factor = factorise(q.precision, jitter=0.0)
+    inverse = factor.R
+    # v past S̃, not through it: their gradients are asked for separately.
+    v = inverse.mT @ (inverse @ q.precision_mean.unsqueeze(-1))
+    return Whitened(v.squeeze(-1), inverse.mT @ inverse, 2.0 * log_diagonal(inverse), factor.info)
+
+
+def _tracked(q: Whitened) -> Whitened:
+    """q with v and S̃ in the graph, so that their gradients can be asked for."""
+    if torch.is_grad_enabled():
+        for part in (q.v, q.S):
+            if not part.requires_grad:
+                part.requires_grad_()
+    return q

@@ -1,0 +1,187 @@
+"""The only caller of a kernel: blocks, diagonals, and blocks times vectors.
+
+Sums of scaled RBF and Matérn kernels take the fused path of `radial`; any other GPyTorch kernel is
+evaluated as GPyTorch would. The two agree to rounding, values and gradients.
+"""
+
+from dataclasses import dataclass
+
+import gpytorch
+import torch
+from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, RBFKernel, ScaleKernel
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from orthogp import radial
+from orthogp.errors import ConfigurationError
+
+MATERN_FAMILIES = {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}
+GENERIC_TILE = {"cpu": 2**20, "cuda": 2**24}
+
+
+@dataclass(frozen=True)
+class RadialTerm:
+    """One summand: a family, the kernel that holds its lengthscale, the kernels that scale it."""
+
+    family: str
+    kernel: Kernel
+    scales: tuple[ScaleKernel, ...]
+
+    def scale(self) -> Tensor:
+        out = self.kernel.lengthscale.new_ones(())
+        for kernel in self.scales:
+            out = out * kernel.outputscale
+        return out
+
+
+@dataclass(frozen=True)
+class RadialGroup:
+    """Summands that share one distance matrix: all isotropic ones, or a single ARD one."""
+
+    inverse_lengthscale: Tensor | None
+    rho: Tensor
+    scale: Tensor
+    families: tuple[str, ...]
+
+    def inputs(self, x: Tensor) -> Tensor:
+        return x if self.inverse_lengthscale is None else x * self.inverse_lengthscale
+
+
+class Covariance(nn.Module):
+    """k(·, ·) of a GPyTorch kernel without batch dimensions.
+
+    Kernel parameters are cast to the dtype of the inputs, so float64 blocks of a float32 model
+    are exact to float64 rounding.
+    """
+
+    def __init__(self, kernel: Kernel):
+        super().__init__()
+        if len(kernel.batch_shape) > 0:
+            raise ConfigurationError(
+                f"the kernel has batch shape {tuple(kernel.batch_shape)}; expected a kernel "
+                "without batch dimensions, which all latent functions share"
+            )
+        self.kernel = kernel
+        self.terms = radial_terms(kernel)
+
+    @property
+    def fused(self) -> bool:
+        return self.terms is not None
+
+    def block(self, x: Float[Tensor, "n d"], z: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
+        """K_xz."""
+        if self.terms is None:
+            return self._generic_block(x, z)
+        total = None
+        for group in self._groups(x.dtype):
+            scaled = group.inputs(x)
+            other = scaled if x is z else group.inputs(z)
+            part = radial.block(scaled, other, group.rho, group.scale, group.families)
+            total = part if total is None else total + part
+        assert total is not None
+        return total
+
+    def diagonal(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """k(x_i, x_i) for every row."""
+        if self.terms is None:
+            return self._call_dense(x, x, diagonal=True)
+        return sum(term.scale().to(x.dtype) for term in self.terms) * x.new_ones(x.shape[0])
+
+    def matvec(
+        self, x: Float[Tensor, "n d"], z: Float[Tensor, "m d"], a: Float[Tensor, "c m"]
+    ) -> Float[Tensor, "c n"]:
+        """K_xz a_c for every latent function c, in memory that does not grow with n · m."""
+        if self.terms is None:
+            return self._generic_matvec(x, z, a)
+        total = a.new_zeros(a.shape[0], x.shape[0])
+        for group in self._groups(x.dtype):
+            scaled = group.inputs(x)
+            other = scaled if x is z else group.inputs(z)
+            total = total + radial.matvec(scaled, other, a, group.rho, group.scale, group.families)
+        return total
+
+    def _groups(self, dtype: torch.dtype) -> list[RadialGroup]:
+        groups: list[RadialGroup] = []
+        isotropic: list[RadialTerm] = []
+        assert self.terms is not None
+        for term in self.terms:
+            if term.kernel.lengthscale.numel() == 1:
+                isotropic.append(term)
+                continue
+            inverse = term.kernel.lengthscale.to(dtype).reciprocal()
+            scale = term.scale().to(dtype).reshape(1)
+            groups.append(RadialGroup(inverse, torch.ones_like(scale), scale, (term.family,)))
+        if isotropic:
+            lengthscales = torch.cat([t.kernel.lengthscale.reshape(1) for t in isotropic])
+            scales = torch.stack([t.scale().reshape(()) for t in isotropic])
+            rho = lengthscales.to(dtype).square().reciprocal()
+            families = tuple(t.family for t in isotropic)
+            groups.append(RadialGroup(None, rho, scales.to(dtype), families))
+        return groups
+
+    def _generic_block(self, x: Tensor, z: Tensor) -> Tensor:
+        out = self._call_dense(x, z, diagonal=False)
+        if out.shape != (x.shape[0], z.shape[0]):
+            raise ConfigurationError(
+                f"the kernel gave a block of shape {tuple(out.shape)} for {x.shape[0]} and "
+                f"{z.shape[0]} points; expected one number for each pair of points"
+            )
+        return out
+
+    def _generic_matvec(self, x: Tensor, z: Tensor, a: Tensor) -> Tensor:
+        budget = GENERIC_TILE.get(x.device.type, GENERIC_TILE["cpu"])
+        width = max(1, min(z.shape[0], budget))
+        height = max(1, budget // width)
+        rows = []
+        for xi in x.split(height):
+            row = a.new_zeros(a.shape[0], xi.shape[0])
+            for zj, aj in zip(z.split(width), a.split(width, dim=1), strict=True):
+                row = row + checkpoint(
+                    lambda s, t, b: b @ self._generic_block(s, t).mT, xi, zj, aj,
+                    use_reentrant=False, preserve_rng_state=False,
+                )  # fmt: skip
+            rows.append(row)
+        return torch.cat(rows, dim=1) if rows else a.new_zeros(a.shape[0], 0)
+
+    def _call_dense(self, x: Tensor, z: Tensor, diagonal: bool) -> Tensor:
+        dense = _Dense(self.kernel)
+        state = {
+            name: value.to(x.dtype) if value.is_floating_point() else value
+            for name, value in [*dense.named_parameters(), *dense.named_buffers()]
+        }
+        return torch.func.functional_call(dense, state, (x, z, diagonal))
+
+
+class _Dense(nn.Module):
+    """A kernel evaluated at once to a plain tensor."""
+
+    def __init__(self, kernel: Kernel):
+        super().__init__()
+        self.kernel = kernel
+
+    def forward(self, x: Tensor, z: Tensor, diagonal: bool) -> Tensor:
+        if diagonal:
+            return self.kernel(x, diag=True)
+        with gpytorch.settings.lazily_evaluate_kernels(False):
+            return self.kernel(x, z).to_dense()
+
+
+def radial_terms(
+    kernel: Kernel, scales: tuple[ScaleKernel, ...] = ()
+) -> tuple[RadialTerm, ...] | None:
+    """The summands of a sum of scaled radial kernels, or None for any other kernel."""
+    # Exact types only: a subclass may compute anything.
+    kind = type(kernel)
+    if kernel.active_dims is not None:
+        return None
+    if kind is ScaleKernel:
+        return radial_terms(kernel.base_kernel, (*scales, kernel))  # pyright: ignore
+    if kind is AdditiveKernel:
+        parts = [radial_terms(part, scales) for part in kernel.kernels]  # pyright: ignore
+        return None if any(p is None for p in parts) else sum(parts, start=())  # pyright: ignore
+    if kind is RBFKernel:
+        return (RadialTerm("rbf", kernel, scales),)
+    if kind is MaternKernel:
+        return (RadialTerm(MATERN_FAMILIES[kernel.nu], kernel, scales),)  # pyright: ignore
+    return None

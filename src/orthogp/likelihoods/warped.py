@@ -1,0 +1,233 @@
+"""Regression through a link: Poisson, negative binomial, Beta, and any other of GPyTorch."""
+
+from abc import abstractmethod
+
+import torch
+from gpytorch.likelihoods import (
+    BetaLikelihood,
+    NegativeBinomialLikelihood,
+    PoissonLikelihood,
+    _OneDimensionalLikelihood,
+)
+from jaxtyping import Float, Real
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from orthogp.errors import DataError
+from orthogp.likelihoods.base import Moments, RegressionLikelihood
+from orthogp.likelihoods.parameters import batch_shape, require_broadcast
+from orthogp.likelihoods.quadrature import GaussHermite
+from orthogp.likelihoods.targets import (
+    latents_first,
+    require_counts,
+    require_numbers,
+    require_open_unit,
+)
+
+
+class OneDimensional(RegressionLikelihood):
+    """p(y | f) known pointwise, integrated by Gauss–Hermite.
+
+    A subclass gives the conditional's log probability and moments. The known ones write them out
+    from GPyTorch's parameters: `likelihood(f)` validates its arguments, which waits for the device,
+    and its log probability is −∞ where softplus(f) underflows.
+    """
+
+    def __init__(self, num_latents: int, num_nodes: int, num_density_nodes: int) -> None:
+        super().__init__(num_latents)
+        self.quadrature = GaussHermite(num_nodes)
+        # p(y | f) is sharper than its logarithm, so densities and moments need more nodes.
+        self.density_quadrature = GaussHermite(num_density_nodes)
+
+    @abstractmethod
+    def conditional_log_prob(
+        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
+    ) -> Float[Tensor, "q c n"]:
+        """log p(y | f), elementwise."""
+
+    @abstractmethod
+    def conditional_moments(
+        self, f: Float[Tensor, "q c n"]
+    ) -> tuple[Float[Tensor, "q c n"], Float[Tensor, "q c n"]]:
+        """Mean and variance of y given f, elementwise."""
+
+    def expected_log_prob(
+        self,
+        y: Real[Tensor, "n *outputs"],
+        mean: Float[Tensor, "c n"],
+        variance: Float[Tensor, "c n"],
+    ) -> Float[Tensor, " n"]:
+        f = self.quadrature.points(mean, variance)
+        return self.quadrature.expectation(self.conditional_log_prob(latents_first(y), f)).sum(0)
+
+    def log_density(
+        self,
+        y: Real[Tensor, "n *outputs"],
+        mean: Float[Tensor, "c n"],
+        variance: Float[Tensor, "c n"],
+    ) -> Float[Tensor, " n"]:
+        rule = self.density_quadrature
+        log_prob = self.conditional_log_prob(latents_first(y), rule.points(mean, variance))
+        return rule.log_expectation(log_prob).sum(0)
+
+    def predictive(self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]) -> Moments:
+        rule = self.density_quadrature
+        centre, spread = self.conditional_moments(rule.points(mean, variance))
+        total = rule.expectation(centre)
+        return Moments(total, rule.expectation(spread + (centre - total).square()))
+
+
+class Poisson(OneDimensional):
+    """Counts with rate softplus(f)."""
+
+    log_concave = True
+
+    def __init__(
+        self,
+        num_latents: int = 1,
+        likelihood: PoissonLikelihood | None = None,
+        num_nodes: int = 20,
+        num_density_nodes: int = 100,
+    ) -> None:
+        super().__init__(num_latents, num_nodes, num_density_nodes)
+        self.likelihood = likelihood or PoissonLikelihood()
+
+    def conditional_log_prob(
+        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
+    ) -> Float[Tensor, "q c n"]:
+        return y * _log_softplus(f) - softplus(f) - torch.lgamma(y.to(f.dtype) + 1)
+
+    def conditional_moments(
+        self, f: Float[Tensor, "q c n"]
+    ) -> tuple[Float[Tensor, "q c n"], Float[Tensor, "q c n"]]:
+        rate = softplus(f)
+        return rate, rate
+
+    def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
+        require_counts(y, self.num_latents)
+
+
+class NegativeBinomial(OneDimensional):
+    """Counts of successes, each with probability p, before k(f) failures."""
+
+    log_concave = False
+
+    def __init__(
+        self,
+        num_latents: int = 1,
+        likelihood: NegativeBinomialLikelihood | None = None,
+        num_nodes: int = 20,
+        num_density_nodes: int = 100,
+    ) -> None:
+        super().__init__(num_latents, num_nodes, num_density_nodes)
+        self.likelihood = likelihood or NegativeBinomialLikelihood(
+            batch_shape=batch_shape(num_latents)
+        )
+        require_broadcast(self.likelihood, num_latents)
+
+    def _success(self) -> Float[Tensor, "*c 1"]:
+        # GPyTorch's own clamp, which its `forward` applies and its `probs` does not.
+        return self.likelihood.probs.clamp(1e-6, 1 - 1e-6)
+
+    def _failures_per_link(self) -> Float[Tensor, "*c 1"]:
+        p = self._success()
+        return torch.ones_like(p) if self.likelihood.num_failures_param else (1 - p) / p
+
+    def conditional_log_prob(
+        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
+    ) -> Float[Tensor, "q c n"]:
+        p, per_link = self._success(), self._failures_per_link()
+        y = y.to(f.dtype)
+        k, log_k = softplus(f) * per_link, _log_softplus(f) + per_link.log()
+        # log Γ(y+k)/Γ(k) = log Γ(y+k)/Γ(1+k) + log k, which survives k = 0; it is 0 for y = 0.
+        some = y > 0
+        rising = torch.lgamma(torch.where(some, y, 1) + k) - torch.lgamma(1 + k) + log_k
+        choose = torch.where(some, rising, 0) - torch.lgamma(y + 1)
+        return choose + k * (-p).log1p() + y * p.log()
+
+    def conditional_moments(
+        self, f: Float[Tensor, "q c n"]
+    ) -> tuple[Float[Tensor, "q c n"], Float[Tensor, "q c n"]]:
+        p = self._success()
+        centre = softplus(f) * self._failures_per_link() * p / (1 - p)
+        return centre, centre / (1 - p)
+
+    def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
+        require_counts(y, self.num_latents)
+
+
+class Beta(OneDimensional):
+    """Fractions in (0, 1): Beta(1 + a σ(f), 1 + a σ(−f)) with a = scale."""
+
+    log_concave = False
+
+    def __init__(
+        self,
+        num_latents: int = 1,
+        likelihood: BetaLikelihood | None = None,
+        num_nodes: int = 20,
+        num_density_nodes: int = 100,
+    ) -> None:
+        super().__init__(num_latents, num_nodes, num_density_nodes)
+        self.likelihood = likelihood or BetaLikelihood(batch_shape=batch_shape(num_latents))
+        require_broadcast(self.likelihood, num_latents)
+
+    def conditional_log_prob(
+        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
+    ) -> Float[Tensor, "q c n"]:
+        a = self.likelihood.scale
+        high, low = a * f.sigmoid(), a * (-f).sigmoid()
+        normaliser = torch.lgamma(a + 2) - torch.lgamma(1 + high) - torch.lgamma(1 + low)
+        return normaliser + high * y.log() + low * (-y).log1p()
+
+    def conditional_moments(
+        self, f: Float[Tensor, "q c n"]
+    ) -> tuple[Float[Tensor, "q c n"], Float[Tensor, "q c n"]]:
+        a = self.likelihood.scale
+        centre = (1 + a * f.sigmoid()) / (a + 2)
+        return centre, centre * (1 - centre) / (a + 3)
+
+    def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
+        require_open_unit(y, self.num_latents)
+
+
+class Conditional(OneDimensional):
+    """Any other one-dimensional GPyTorch likelihood, through the distribution it returns.
+
+    That distribution may validate its arguments, so `expected_log_prob` may wait for the device.
+    """
+
+    log_concave = False
+
+    def __init__(
+        self,
+        num_latents: int,
+        likelihood: _OneDimensionalLikelihood,
+        num_nodes: int = 20,
+        num_density_nodes: int = 100,
+    ) -> None:
+        super().__init__(num_latents, num_nodes, num_density_nodes)
+        self.likelihood = likelihood
+
+    def conditional_log_prob(
+        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
+    ) -> Float[Tensor, "q c n"]:
+        return self.likelihood(f).log_prob(y)
+
+    def conditional_moments(
+        self, f: Float[Tensor, "q c n"]
+    ) -> tuple[Float[Tensor, "q c n"], Float[Tensor, "q c n"]]:
+        conditional = self.likelihood(f)
+        return conditional.mean, conditional.variance
+
+    def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
+        require_numbers(y, self.num_latents)
+        support = self.likelihood(torch.zeros(1, device=y.device)).support
+        if not support.check(y).all():
+            raise DataError(f"y has values that {type(self.likelihood).__name__} cannot produce")
+
+
+def _log_softplus(f: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    # softplus underflows where its logarithm is simply f − eᶠ/2; both branches see safe arguments.
+    left = f.clamp_max(-15)
+    return torch.where(f < -15, left - left.exp() / 2, softplus(f.clamp_min(-15)).log())

@@ -1,0 +1,161 @@
+"""Kernel + mean + likelihood + basis: the bound on a batch, and predictions."""
+
+from dataclasses import dataclass
+
+import torch
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.means import Mean, ZeroMean
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+
+from orthogp.bases import (
+    Basis,
+    Coupled,
+    Decoupled,
+    FactorGaussian,
+    HoldFixed,
+    Hybrid,
+    NaturalGaussian,
+    Orthogonal,
+    Predictor,
+    Whitened,
+    condense,
+    marginals,
+)
+from orthogp.covariance import Covariance
+from orthogp.errors import ConfigurationError
+from orthogp.likelihoods import Likelihood
+from orthogp.linalg import Factor, factorise_robustly
+
+# Relative to the mean of diag K_β. float32 blocks carry errors that a smaller one would amplify.
+DEFAULT_JITTER = {torch.float32: 1e-5, torch.float64: 1e-6}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An estimate of the evidence lower bound and what a natural step needs beside it."""
+
+    value: Float[Tensor, ""]
+    expected_log_prob: Float[Tensor, ""]
+    kl: Float[Tensor, ""]
+    q: Whitened
+    factor: Factor
+
+    @property
+    def failed(self) -> Bool[Tensor, ""]:
+        """True where a factorisation failed or the value is not finite; stays on the device."""
+        return (self.factor.info != 0) | (self.q.info != 0).any() | ~self.value.isfinite()
+
+
+class VariationalGP(nn.Module):
+    """A Gaussian process prior, a likelihood, and a variational posterior in one of the bases."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        likelihood: Likelihood,
+        basis: Basis,
+        mean: Mean | None = None,
+        jitter: float | None = None,
+    ):
+        super().__init__()
+        if basis.num_latents != likelihood.num_latents:
+            raise ConfigurationError(
+                f"the likelihood needs {likelihood.num_latents} latent functions; "
+                f"the basis has {basis.num_latents}"
+            )
+        self.covariance = Covariance(kernel)
+        self.mean = ZeroMean() if mean is None else mean
+        self.likelihood = likelihood
+        self.basis = basis
+        self.jitter = DEFAULT_JITTER[basis.beta.dtype] if jitter is None else jitter
+
+    def bound(
+        self,
+        x: Float[Tensor, "n d"],
+        y: Shaped[Tensor, "n *outputs"],
+        num_rows: int | None = None,
+        columns: Int[Tensor, " k"] | None = None,
+        weight: Float[Tensor, " n"] | None = None,
+    ) -> Bound:
+        """The bound on all `num_rows` rows, estimated from the batch (x, y), in nats.
+
+        `columns` index the γ that estimate the KL, None for the exact KL; `weight` multiplies each
+        row's expected log-likelihood.
+        """
+        # Reading the outcome of a factorisation would stall a GPU: there the caller looks at
+        # factor.info when it can afford to.
+        factor = self.basis.factor(self.covariance, self.jitter, robust=not x.is_cuda)
+        projection = self.basis.project(self.covariance, factor, x, columns)
+        q = self.basis.coefficients(projection)
+        mean, variance = marginals(projection, q)
+        rows = self.likelihood.expected_log_prob(y, mean + self.mean(x), variance)
+        rows = rows if weight is None else rows * weight
+        scale = 1.0 if num_rows is None else num_rows / x.shape[0]
+        expected = scale * rows.double().sum()
+        kl = self.basis.kl(self.covariance, projection, q)
+        return Bound(expected - kl, expected, kl, q, factor)
+
+    def predictor(self) -> Predictor:
+        """The posterior as it stands, condensed to O(|γ| + |β|²) a row; build it once, reuse it."""
+        return condense(self.basis, self.covariance, self.jitter)
+
+    @torch.no_grad()
+    def predict(
+        self, x: Float[Tensor, "n d"], predictor: Predictor | None = None
+    ) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
+        """Mean and variance of the latent functions at x, in float64."""
+        predictor = self.predictor() if predictor is None else predictor
+        mean, variance = predictor.marginals(x)
+        return mean + self.mean(x.to(mean.dtype)), variance
+
+
+def default_kernel(num_inputs: int, ard: bool = False, variance: float = 1.0) -> Kernel:
+    """Matérn-5/2 with lengthscale 0.1 √D plus RBF with lengthscale √D, as in the paper."""
+    dims = num_inputs if ard else None
+    rough, smooth = MaternKernel(2.5, ard_num_dims=dims), RBFKernel(ard_num_dims=dims)
+    rough.lengthscale = 0.1 * num_inputs**0.5
+    smooth.lengthscale = num_inputs**0.5
+    kernel = ScaleKernel(rough) + ScaleKernel(smooth)
+    for part in kernel.kernels:
+        part.outputscale = variance
+    return kernel
+
+
+def build_basis(
+    name: str,
+    kernel: Kernel,
+    beta: Float[Tensor, "b d"],
+    gamma: Float[Tensor, "g d"],
+    num_latents: int = 1,
+    optimizer: str = "natural",
+    hold_fixed: HoldFixed = "whitened",
+    jitter: float | None = None,
+) -> Basis:
+    """One of the paper's six methods, (basis, optimizer), at the prior of `kernel`."""
+    if name not in ("coupled", "orthogonal", "hybrid", "decoupled"):
+        raise ConfigurationError(
+            f"basis is {name!r}; expected coupled, orthogonal, hybrid or decoupled"
+        )
+    if optimizer not in ("natural", "adam"):
+        raise ConfigurationError(f"optimizer is {optimizer!r}; expected natural or adam")
+    if optimizer == "natural" and name in ("hybrid", "decoupled"):
+        raise ConfigurationError(
+            f"the {name} basis has no natural steps; use optimizer='adam' or another basis"
+        )
+    if name == "decoupled":
+        return Decoupled(beta, gamma, num_latents)
+    jitter = DEFAULT_JITTER[beta.dtype] if jitter is None else jitter
+    with torch.no_grad():
+        points = beta.double()
+        factor = factorise_robustly(Covariance(kernel).block(points, points), jitter)
+    if optimizer == "natural":
+        q = NaturalGaussian(factor, num_latents, hold_fixed)
+    else:
+        q = FactorGaussian(factor, num_latents, hold_fixed, beta.dtype)
+    if name == "coupled":
+        return Coupled(beta, q)
+    if name == "orthogonal":
+        return Orthogonal(beta, gamma, q)
+    assert isinstance(q, FactorGaussian)
+    return Hybrid(beta, gamma, q)

@@ -1,0 +1,81 @@
+"""Cholesky factors: values, gradients, escalation, refusals."""
+
+import pytest
+import torch
+
+from orthogp.errors import NumericalError
+from orthogp.linalg import add_jitter, factorise, factorise_robustly, log_diagonal
+
+
+def definite(size: int, batch: tuple[int, ...] = ()) -> torch.Tensor:
+    A = torch.randn(*batch, size, size, generator=torch.Generator().manual_seed(0)).double()
+    return A @ A.mT + torch.eye(size)
+
+
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_factor_values(batch):
+    K = definite(5, batch)
+    factor = factorise(K, jitter=1e-3)
+    epsilon = 1e-3 * K.diagonal(dim1=-2, dim2=-1).mean(-1)
+    jittered = K + epsilon[..., None, None] * torch.eye(5)
+    torch.testing.assert_close(factor.L @ factor.L.mT, jittered)
+    torch.testing.assert_close(factor.K, jittered)
+    torch.testing.assert_close(factor.R @ factor.L, torch.eye(5).double().expand_as(K))
+    torch.testing.assert_close(-2 * log_diagonal(factor.R), torch.logdet(jittered))
+    assert not factor.info.any()
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_gradient_of_the_inverse_factor(batch):
+    K = definite(4, batch).requires_grad_()
+    assert torch.autograd.gradcheck(lambda K: factorise(0.5 * (K + K.mT), 1e-2).R, (K,))
+
+
+def test_gradient_equals_the_one_through_cholesky_and_solve():
+    K, b = definite(6), torch.randn(6, 3).double()
+    weight = torch.randn(6, 3).double()
+    grads = []
+    for solve in (
+        lambda K: factorise(K, 0.0).R @ b,
+        lambda K: torch.linalg.solve_triangular(torch.linalg.cholesky(K), b, upper=False),
+    ):
+        leaf = K.clone().requires_grad_()
+        (grad,) = torch.autograd.grad((solve(leaf) * weight).sum(), leaf)
+        grads.append(0.5 * (grad + grad.mT))
+    torch.testing.assert_close(grads[0], grads[1])
+
+
+def test_float32_matrices_are_factorised_in_float64():
+    """A matrix whose float32 factorisation fails, as coincident inducing points give."""
+    x = torch.linspace(0, 1, 60)
+    K = torch.exp(-0.5 * (x[:, None] - x[None, :]).square())
+    jittered = add_jitter(K, 1e-7)
+    assert torch.linalg.cholesky_ex(jittered)[1] != 0
+    factor = factorise_robustly(K, 1e-5)
+    assert factor.R.dtype == torch.float64
+    assert factor.attempts == 1
+
+
+def test_escalation_reports_what_it_did():
+    K = torch.eye(4).double()
+    K[0, 0] = -1e-4
+    factor = factorise_robustly(K, jitter=1e-8)
+    assert factor.attempts > 1
+    # The first of 1e-8, 1e-7, … at which −1e-4 + ε > 0.
+    assert factor.jitter == pytest.approx(1e-3)
+    assert not factor.info.any()
+    assert factorise(K, jitter=1e-8).info != 0
+
+
+def test_definite_matrices_need_one_attempt():
+    factor = factorise_robustly(definite(5), jitter=1e-6)
+    assert (factor.attempts, factor.jitter) == (1, 1e-6)
+
+
+def test_refusals_name_the_cause():
+    K = torch.eye(3).double()
+    with pytest.raises(NumericalError, match="not finite"):
+        factorise_robustly(K * torch.nan, 1e-6)
+    K[0, 0] = -5.0
+    with pytest.raises(NumericalError, match="not positive definite"):
+        factorise_robustly(K, 1e-6)
