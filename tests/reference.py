@@ -1,6 +1,6 @@
 """Slow NumPy versions of the paper's equations, written from the paper, with loops where they help.
 
-The bases are written in the RKHS form they share [OD18, eq. general subspace parametrization]:
+The bases are written in the RKHS form they share [OD18, eq. 5]:
 m(x) = k_xα a and s(x, x') = k_xx' + k_xβ A k_βx', with K_β = k(β, β) + εI as the prior of f_β.
 """
 

@@ -40,7 +40,7 @@ def test_marginals_covariance_and_kl_match_the_reference(kind, latents, ard):
 
 @pytest.mark.parametrize("latents", [1, 3])
 @pytest.mark.parametrize("kind", KINDS)
-def test_eq_vi_problem(kind, latents):
+def test_eq_4_bound(kind, latents):
     """The bound is the expected log-likelihood less the KL, for every basis."""
     p = problem(seed=4)
     model = make_model(kind, p, latents, noise=0.2)

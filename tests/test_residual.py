@@ -50,7 +50,7 @@ def test_projected_diagonal_is_never_negative():
     assert D.max() < 1e-4
 
 
-def test_eq_ngd_for_j_gamma():
+def test_eq_16a_exact_rule():
     """The exact rule inverts K_γ⊥β: for the KL alone, one full step lands on a_γ = 0."""
     p = problem(seed=3, n=1, b=4, g=5)
     model = make_model("orthogonal", p, noise=1e12, jitter=0.0)
@@ -60,7 +60,7 @@ def test_eq_ngd_for_j_gamma():
     torch.testing.assert_close(after, torch.zeros_like(after), atol=1e-7, rtol=0)
 
 
-def test_eq_approximate_ngd_for_j_gamma():
+def test_eq_17_diagonal_rule():
     a, grad = torch.ones(2, 3), torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.5, -1.0]])
     D = torch.tensor([0.5, 1.0, 0.0])
     after = diagonal_rule(a, grad, D, step_size=0.1, epsilon=0.5)

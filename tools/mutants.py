@@ -36,7 +36,128 @@ class Mutant:
     keyword: str = ""
 
 
-MUTANTS: tuple[Mutant, ...] = ()
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        name="no projection in r(x)",
+        file="orthogp/bases/base.py",
+        find="mean = (q.v - p.u).to(p.w.dtype) @ p.w + p.gamma_part",
+        replace="mean = q.v.to(p.w.dtype) @ p.w + p.gamma_part",
+        tests=(
+            "tests/test_bases.py::test_marginals_covariance_and_kl_match_the_reference",
+            "tests/test_bases.py::test_kl_is_that_of_the_predicted_gaussian",
+            "tests/test_optimum.py::test_every_decoupled_basis_is_stationary_at_the_closed_form",
+            "tests/test_natural.py::test_eq_15_natural_step_is_fisher_preconditioned",
+        ),
+    ),
+    Mutant(
+        name="no projection in the predictor",
+        file="orthogp/bases/predictor.py",
+        find="(q.v - p.u) @ factor.R",
+        replace="q.v @ factor.R",
+        tests=(
+            "tests/test_bases.py::test_residual_vanishes_on_beta",
+            "tests/test_equations.py::test_eq_12_orthogonal",
+            "tests/test_equations.py::test_appendix_d_primal_construction",
+        ),
+    ),
+    Mutant(
+        name="posterior in place of prior blocks in the mean",
+        file="orthogp/bases/base.py",
+        find="mean = (q.v - p.u).to(p.w.dtype) @ p.w + p.gamma_part",
+        replace=(
+            "Su = (q.S @ p.u.unsqueeze(-1)).squeeze(-1)\n"
+            "    mean = (q.v - p.u + Su).to(p.w.dtype) @ p.w + p.gamma_part"
+        ),
+        tests=(
+            "tests/test_bases.py::test_marginals_covariance_and_kl_match_the_reference",
+            "tests/test_bases.py::test_kl_is_that_of_the_predicted_gaussian",
+            "tests/test_optimum.py::test_every_decoupled_basis_is_stationary_at_the_closed_form",
+        ),
+    ),
+    Mutant(
+        name="posterior in place of prior blocks in the KL",
+        file="orthogp/bases/base.py",
+        find="energy = self._residual_energy(covariance, projection)",
+        replace=(
+            "energy = self._residual_energy(covariance, projection)\n"
+            "        u = projection.u.unsqueeze(-1)\n"
+            "        energy = energy + (u.mT @ q.S @ u).flatten()"
+        ),
+        tests=(
+            "tests/test_bases.py::test_kl_is_that_of_the_predicted_gaussian",
+            "tests/test_bases.py::test_kl_with_jitter_is_that_of_a_prior_with_noise_on_beta",
+            "tests/test_optimum.py::test_every_decoupled_basis_is_stationary_at_the_closed_form",
+        ),
+    ),
+    Mutant(
+        name="KL without the residual",
+        file="orthogp/bases/base.py",
+        find="energy = self._residual_energy(covariance, projection)",
+        replace="energy = 0.0 * self._residual_energy(covariance, projection)",
+        tests=(
+            "tests/test_bases.py::test_kl_is_that_of_the_predicted_gaussian",
+            "tests/test_bound.py::test_never_above_the_evidence_near_the_optimum",
+        ),
+    ),
+    Mutant(
+        name="natural step without its guard",
+        file="orthogp/bases/posterior.py",
+        find="        if guarded:\n",
+        replace="        if False:\n",
+        tests=("tests/test_natural.py::test_the_guard_keeps_the_precision_positive_definite",),
+    ),
+    Mutant(
+        name="guard that only asks for a positive definite result",
+        file="orthogp/natural.py",
+        find="SMALLEST_SHARE = 0.1",
+        replace="SMALLEST_SHARE = 0.0",
+        tests=("tests/test_natural.py::test_safe_step_size_keeps_a_share_of_the_precision",),
+    ),
+    Mutant(
+        name="raw columns sampled",
+        file="orthogp/bases/base.py",
+        find="return scale * sampled.sum(-1)",
+        replace=(
+            "raw = self.a_gamma[:, p.columns].double() * (\n"
+            "            p.column_residuals + (p.u @ p.factor.R).to(p.w.dtype)\n"
+            "            @ covariance.block(self.beta, self.gamma[p.columns])\n"
+            "        ).double()\n"
+            "        return scale * raw.sum(-1) - p.u.square().sum(-1)"
+        ),
+        tests=("tests/test_optimum.py::test_sampled_kl_varies_as_the_projected_terms_do",),
+    ),
+    Mutant(
+        name="sampled columns not scaled",
+        file="orthogp/bases/base.py",
+        find="return scale * sampled.sum(-1)",
+        replace="return sampled.sum(-1)",
+        tests=("tests/test_bases.py::test_sampled_kl_is_unbiased",),
+    ),
+    Mutant(
+        name="float32 factorisation",
+        file="orthogp/linalg.py",
+        find="K = add_jitter(K.double(), jitter)",
+        replace="K = add_jitter(K, jitter)",
+        tests=("tests/test_linalg.py::test_float32_matrices_are_factorised_in_float64",),
+    ),
+    Mutant(
+        name="Adam on a_γ without its scale",
+        file="orthogp/residual.py",
+        find='scale = state["scale"] + group["floor"]',
+        replace='scale = torch.ones_like(state["scale"])',
+        tests=(
+            "tests/test_residual.py::test_scaled_adam_is_adam_on_the_scaled_coefficients",
+            "tests/test_residual.py::test_refreshing_the_scale_moves_nothing_by_itself",
+        ),
+    ),
+    Mutant(
+        name="unwhitened q left whitened",
+        file="orthogp/bases/posterior.py",
+        find='if self.hold_fixed == "unwhitened":\n            T = factor.R @ self.L',
+        replace='if self.hold_fixed == "unwhitened":\n            T = factor.R @ factor.L',
+        tests=("tests/test_bases.py::test_what_is_held_fixed_stands_still_when_the_kernel_moves",),
+    ),
+)
 
 
 class MutantError(Exception):

@@ -162,7 +162,7 @@ class _Dense(nn.Module):
 
     def forward(self, x: Tensor, z: Tensor, diagonal: bool) -> Tensor:
         if diagonal:
-            return self.kernel(x, diag=True)
+            return self.kernel(x, diag=True)  # pyright: ignore[reportReturnType]
         with gpytorch.settings.lazily_evaluate_kernels(False):
             return self.kernel(x, z).to_dense()
 

@@ -13,7 +13,6 @@ from orthogp.bases import (
     Coupled,
     Decoupled,
     FactorGaussian,
-    HoldFixed,
     Hybrid,
     NaturalGaussian,
     Orthogonal,
@@ -78,7 +77,7 @@ class VariationalGP(nn.Module):
         columns: Int[Tensor, " k"] | None = None,
         weight: Float[Tensor, " n"] | None = None,
     ) -> Bound:
-        """The bound on all `num_rows` rows, estimated from the batch (x, y), in nats.
+        """The bound on all `num_rows` rows [OD18, eq. 4], estimated from the batch (x, y), in nats.
 
         `columns` index the γ that estimate the KL, None for the exact KL; `weight` multiplies each
         row's expected log-likelihood.
@@ -89,12 +88,15 @@ class VariationalGP(nn.Module):
         projection = self.basis.project(self.covariance, factor, x, columns)
         q = self.basis.coefficients(projection)
         mean, variance = marginals(projection, q)
-        rows = self.likelihood.expected_log_prob(y, mean + self.mean(x), variance)
+        rows = self.likelihood.expected_log_prob(y, mean + self.prior_mean(x), variance)
         rows = rows if weight is None else rows * weight
         scale = 1.0 if num_rows is None else num_rows / x.shape[0]
         expected = scale * rows.double().sum()
         kl = self.basis.kl(self.covariance, projection, q)
         return Bound(expected - kl, expected, kl, q, factor)
+
+    def prior_mean(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        return self.mean(x).to(x.dtype)  # pyright: ignore
 
     def predictor(self) -> Predictor:
         """The posterior as it stands, condensed to O(|γ| + |β|²) a row; build it once, reuse it."""
@@ -107,19 +109,18 @@ class VariationalGP(nn.Module):
         """Mean and variance of the latent functions at x, in float64."""
         predictor = self.predictor() if predictor is None else predictor
         mean, variance = predictor.marginals(x)
-        return mean + self.mean(x.to(mean.dtype)), variance
+        return mean + self.prior_mean(x.to(mean.dtype)), variance
 
 
 def default_kernel(num_inputs: int, ard: bool = False, variance: float = 1.0) -> Kernel:
     """Matérn-5/2 with lengthscale 0.1 √D plus RBF with lengthscale √D, as in the paper."""
     dims = num_inputs if ard else None
-    rough, smooth = MaternKernel(2.5, ard_num_dims=dims), RBFKernel(ard_num_dims=dims)
-    rough.lengthscale = 0.1 * num_inputs**0.5
-    smooth.lengthscale = num_inputs**0.5
-    kernel = ScaleKernel(rough) + ScaleKernel(smooth)
-    for part in kernel.kernels:
-        part.outputscale = variance
-    return kernel
+    rough = ScaleKernel(MaternKernel(2.5, ard_num_dims=dims))
+    smooth = ScaleKernel(RBFKernel(ard_num_dims=dims))
+    rough.base_kernel.lengthscale = 0.1 * num_inputs**0.5
+    smooth.base_kernel.lengthscale = num_inputs**0.5
+    rough.outputscale = smooth.outputscale = variance
+    return rough + smooth
 
 
 def build_basis(
@@ -129,7 +130,7 @@ def build_basis(
     gamma: Float[Tensor, "g d"],
     num_latents: int = 1,
     optimizer: str = "natural",
-    hold_fixed: HoldFixed = "whitened",
+    hold_fixed: str = "whitened",
     jitter: float | None = None,
 ) -> Basis:
     """One of the paper's six methods, (basis, optimizer), at the prior of `kernel`."""

@@ -20,7 +20,7 @@ BACKTRACKS = 8
 
 @dataclass(frozen=True)
 class ModelParameters:
-    """(a_γ, a_β, S) of [OD18, eq. orthogonal RKHS]."""
+    """(a_γ, a_β, S) of [OD18, eq. 12]."""
 
     a_gamma: Float[Tensor, "*c g"]
     a_beta: Float[Tensor, "*c b"]
@@ -29,7 +29,7 @@ class ModelParameters:
 
 @dataclass(frozen=True)
 class NaturalParameters:
-    """(j_γ, j_β, Θ) of [OD18, eq. natural parameters]."""
+    """(j_γ, j_β, Θ) of [OD18, eq. 13]."""
 
     j_gamma: Float[Tensor, "*c g"]
     j_beta: Float[Tensor, "*c b"]
@@ -38,7 +38,7 @@ class NaturalParameters:
 
 @dataclass(frozen=True)
 class ExpectationParameters:
-    """(m_γ⊥β, m_β, Λ) of [OD18, eq. expectation parameters]."""
+    """(m_γ⊥β, m_β, Λ) of [OD18, eq. 14]."""
 
     m_gamma: Float[Tensor, "*c g"]
     m_beta: Float[Tensor, "*c b"]
@@ -102,7 +102,7 @@ def natural_step(
     grad_S: Float[Tensor, "c b b"],
     step_size: Float[Tensor, "*c"],
 ) -> WhitenedNatural:
-    """One step of size τ on ℒ [OD18, eq. ngd for j_beta, eq. ngd for Theta].
+    """One step of size τ on ℒ [OD18, eq. 16b, eq. 16c].
 
     `grad_v` is ∂ℒ/∂v; `grad_S` is ∂ℒ/∂S̃ less the entropy's part −½Λ̃, that is ½I + Σ h_n w_n w_nᵀ,
     so that nothing is differentiated through S̃⁻¹.

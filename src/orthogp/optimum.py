@@ -17,7 +17,7 @@ from orthogp.linalg import Factor, factorise_robustly
 
 @dataclass(frozen=True)
 class ExactRegression:
-    """[OD18, eq. GPR] and the log evidence."""
+    """[OD18, eq. 2] and the log evidence."""
 
     mean: Float[Tensor, " m"]
     covariance: Float[Tensor, "m m"]

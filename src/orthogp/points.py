@@ -32,9 +32,8 @@ def choose_beta(
     seed = int(torch.randint(2**31 - 1, (), generator=generator, device=generator.device))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        fitted = KMeans(
-            count, init="random", n_init=1, max_iter=KMEANS_ITERATIONS, random_state=seed
-        ).fit(np.ascontiguousarray(sample.cpu().numpy()))
+        kmeans = KMeans(count, max_iter=KMEANS_ITERATIONS, random_state=seed)
+        fitted = kmeans.fit(np.ascontiguousarray(sample.cpu().numpy()))
     centres = torch.as_tensor(fitted.cluster_centers_).to(x)
     return _distinct_first(centres, distinct, count, generator)
 

@@ -35,9 +35,9 @@ def projected_diagonal(
 ) -> Float[Tensor, " g"]:
     """D = diag K_γ⊥β in chunks, O(b² g): refreshed now and then, never in the graph."""
     height = max(1, DIAGONAL_CHUNK // max(1, beta.shape[0]))
+    R = R.to(gamma.dtype)
     pieces = [
-        covariance.diagonal(part)
-        - (R.to(part.dtype) @ covariance.block(beta, part)).square().sum(0)
+        covariance.diagonal(part) - (R @ covariance.block(beta, part)).square().sum(0)
         for part in gamma.split(height)
     ]
     D = torch.cat(pieces) if pieces else gamma.new_zeros(0)
@@ -52,7 +52,7 @@ def exact_rule(
     step_size: float,
     jitter: float,
 ) -> Float[Tensor, "c g"]:
-    """a_γ − τ K_γ⊥β⁻¹ ∇ [OD18, eq. ngd for j_gamma], O(g³)."""
+    """a_γ − τ K_γ⊥β⁻¹ ∇ [OD18, eq. 16a], O(g³)."""
     R = factorise_robustly(K_perp, jitter).R.to(grad.dtype)
     return a_gamma - step_size * grad @ R.mT @ R
 
@@ -65,7 +65,7 @@ def diagonal_rule(
     step_size: float,
     epsilon: float,
 ) -> Float[Tensor, "c g"]:
-    """a_γ − τ (D + ε)⁻¹ ∇ [OD18, eq. approximate ngd for j_beta]."""
+    """a_γ − τ (D + ε)⁻¹ ∇ [OD18, eq. 17]."""
     return a_gamma - step_size * grad / (D + epsilon)
 
 

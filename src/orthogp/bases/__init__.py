@@ -6,9 +6,9 @@ from orthogp.bases.decoupled import Decoupled, DecoupledS
 from orthogp.bases.hybrid import Hybrid
 from orthogp.bases.orthogonal import Orthogonal
 from orthogp.bases.posterior import (
+    HOLD_FIXED,
     CovarianceFactor,
     FactorGaussian,
-    HoldFixed,
     NaturalGaussian,
     Whitened,
 )
@@ -18,13 +18,13 @@ BASES = {"coupled": Coupled, "decoupled": Decoupled, "hybrid": Hybrid, "orthogon
 
 __all__ = [
     "BASES",
+    "HOLD_FIXED",
     "Basis",
     "Coupled",
     "CovarianceFactor",
     "Decoupled",
     "DecoupledS",
     "FactorGaussian",
-    "HoldFixed",
     "Hybrid",
     "NaturalGaussian",
     "Orthogonal",

@@ -1,4 +1,4 @@
-"""The coupled basis: one set of points for mean and covariance [OD18, eq. coupled RKHS]."""
+"""The coupled basis: one set of points for mean and covariance [OD18, eq. 7]."""
 
 from jaxtyping import Float
 from torch import Tensor

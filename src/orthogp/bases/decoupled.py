@@ -13,7 +13,7 @@ INITIAL_FACTOR = 1e-3
 
 
 class Decoupled(Basis):
-    """Σ = (I + Ψ_β B Ψ_βᵀ)⁻¹ with B = F Fᵀ [OD18, eq. decoupled RKHS (cheng 2017)]."""
+    """Σ = (I + Ψ_β B Ψ_βᵀ)⁻¹ with B = F Fᵀ [OD18, eq. 8]."""
 
     def __init__(self, beta: Float[Tensor, "b d"], gamma: Float[Tensor, "g d"], num_latents: int):
         super().__init__(beta, gamma, num_latents)
@@ -33,7 +33,7 @@ class Decoupled(Basis):
 
 
 class DecoupledS(Basis):
-    """The same mean with the coupled basis's S for the covariance [OD18, eq. decoupled_aS]."""
+    """The same mean with the coupled basis's S for the covariance [OD18, eq. 9]."""
 
     def __init__(
         self, beta: Float[Tensor, "b d"], gamma: Float[Tensor, "g d"], S: CovarianceFactor

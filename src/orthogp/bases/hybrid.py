@@ -1,4 +1,4 @@
-"""The hybrid basis: γ beside β, not orthogonal to it [OD18, eq. decoupled_gamma_beta_S]."""
+"""The hybrid basis: γ beside β, not orthogonal to it [OD18, eq. 11]."""
 
 from jaxtyping import Float
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""The orthogonally decoupled basis: γ carries what β cannot express [OD18, eq. orthogonal RKHS]."""
+"""The orthogonally decoupled basis: γ carries what β cannot express [OD18, eq. 12]."""
 
 from jaxtyping import Float
 from torch import Tensor

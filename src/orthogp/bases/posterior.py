@@ -11,7 +11,6 @@ T is near the identity, so no coordinate is ever as ill-conditioned as K_β.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -21,7 +20,8 @@ from orthogp.errors import ConfigurationError
 from orthogp.linalg import Factor, factorise, log_diagonal, symmetrised
 from orthogp.natural import WhitenedNatural, natural_step, safe_step_size
 
-HoldFixed = Literal["whitened", "unwhitened", "dual"]
+# What stands still while the kernel and β move.
+HOLD_FIXED = ("whitened", "unwhitened", "dual")
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class NaturalGaussian(nn.Module):
     precision_mean: Tensor
     L: Tensor
 
-    def __init__(self, factor: Factor, num_latents: int, hold_fixed: HoldFixed = "whitened"):
+    def __init__(self, factor: Factor, num_latents: int, hold_fixed: str = "whitened"):
         super().__init__()
-        if hold_fixed not in get_args(HoldFixed):
+        if hold_fixed not in HOLD_FIXED:
             raise ConfigurationError(
-                f"hold_fixed is {hold_fixed!r}; expected one of {', '.join(get_args(HoldFixed))}"
+                f"hold_fixed is {hold_fixed!r}; expected one of {', '.join(HOLD_FIXED)}"
             )
         L = factor.L.detach()
         self.hold_fixed = hold_fixed
@@ -127,7 +127,7 @@ class NaturalGaussian(nn.Module):
 class CovarianceFactor(nn.Module):
     """S = F Fᵀ by its triangular factor, whitened or not, for Adam."""
 
-    def __init__(self, factor: Factor, num_latents: int, hold_fixed: HoldFixed, dtype: torch.dtype):
+    def __init__(self, factor: Factor, num_latents: int, hold_fixed: str, dtype: torch.dtype):
         super().__init__()
         if hold_fixed not in ("whitened", "unwhitened"):
             raise ConfigurationError(
@@ -157,7 +157,7 @@ class FactorGaussian(nn.Module):
         self,
         factor: Factor,
         num_latents: int,
-        hold_fixed: HoldFixed = "whitened",
+        hold_fixed: str = "whitened",
         dtype: torch.dtype = torch.float32,
     ):
         super().__init__()
