@@ -1,0 +1,118 @@
+"""What a training run is told: one frozen dataclass, saved beside every result."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orthogp.errors import ConfigurationError
+
+# Below this many γ the exact KL costs less than half of what the batch itself costs.
+EXACT_KL_UP_TO = 512
+SAMPLED_COLUMNS = 64
+FIRST_NATURAL_STEP = 1e-5
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """The settings of one run. Steps are counted, never epochs; times are seconds."""
+
+    max_steps: int = 5000
+    max_time: float | None = None
+    batch_size: int = 1024
+    learning_rate: float = 1e-2
+    natural_step: float = 0.05
+    natural_warmup: int = 100
+    schedule: str = "cosine"
+    schedule_warmup: int = 100
+    clip_norm: float | None = None
+    kl_columns: int | str | None = "auto"
+    residual_rule: str = "adam"
+    residual_step: float | None = None
+    refresh_every: int = 200
+    train_hyperparameters: bool = True
+    train_points: bool = True
+    report_every: int = 50
+    patience: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_steps", "batch_size", "refresh_every", "report_every"):
+            _require(
+                name, getattr(self, name), _is_count(getattr(self, name)), "a positive whole number"
+            )
+        for name in ("natural_warmup", "schedule_warmup", "seed"):
+            value = getattr(self, name)
+            _require(name, value, _is_count(value + 1), "a whole number, zero or more")
+        for name in ("learning_rate", "max_time", "clip_norm", "residual_step"):
+            value = getattr(self, name)
+            optional = name != "learning_rate"
+            good = (value is None and optional) or (_is_number(value) and value > 0)
+            _require(name, value, good, "a positive number")
+        good = _is_number(self.natural_step) and 0 < self.natural_step <= 1
+        _require("natural_step", self.natural_step, good, "a number in (0, 1]")
+        _require(
+            "patience",
+            self.patience,
+            self.patience is None or _is_count(self.patience),
+            "a positive whole number or None",
+        )
+        _require(
+            "schedule", self.schedule, self.schedule in ("constant", "cosine"), "constant or cosine"
+        )
+        rules = ("adam", "diagonal", "exact")
+        _require(
+            "residual_rule",
+            self.residual_rule,
+            self.residual_rule in rules,
+            "adam, diagonal or exact",
+        )
+        columns = self.kl_columns
+        good = columns is None or columns == "auto" or _is_count(columns)
+        _require(
+            "kl_columns", columns, good, "a positive whole number, None for the exact KL, or auto"
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def columns(self, num_residual: int) -> int | None:
+        """How many γ estimate the KL in a step, None for all of them."""
+        if self.kl_columns == "auto":
+            return None if num_residual <= EXACT_KL_UP_TO else SAMPLED_COLUMNS
+        if self.kl_columns is None:
+            return None
+        return None if int(self.kl_columns) >= num_residual else int(self.kl_columns)
+
+    def learning_rate_at(self, step: int, progress: float) -> float:
+        """The rate of step `step`, which begins when `progress` of the run is done."""
+        if self.schedule == "constant":
+            return self.learning_rate
+        rise = min(1.0, (step + 1) / max(1, self.schedule_warmup))
+        return self.learning_rate * rise * _cosine(progress)
+
+    def natural_step_at(self, step: int, progress: float, gaussian: bool) -> float:
+        """τ of step `step`: raised linearly first unless the likelihood is Gaussian.
+
+        Under the cosine it falls to a tenth, so that q averages over ten times as many batches
+        at the end.
+        """
+        rise = 1.0 if gaussian else min(1.0, (step + 1) / max(1, self.natural_warmup))
+        fall = 1.0 if self.schedule == "constant" else max(0.1, _cosine(progress))
+        return max(FIRST_NATURAL_STEP, self.natural_step * rise * fall)
+
+
+def _cosine(progress: float) -> float:
+    return 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _require(name: str, value: object, good: bool, expected: str) -> None:
+    if not good:
+        raise ConfigurationError(f"{name} is {value!r}; expected {expected}")

@@ -1,0 +1,209 @@
+"""One training step: bound, gradients, natural step on q(f_β), Adam on the rest.
+
+Nothing here reads a tensor's value on the host. On CUDA the step is captured once and replayed.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orthogp.bases import NaturalGaussian, Orthogonal
+from orthogp.errors import ConfigurationError
+from orthogp.likelihoods import Conditional
+from orthogp.model import VariationalGP
+from orthogp.residual import (
+    ScaledAdam,
+    diagonal_rule,
+    exact_rule,
+    projected_covariance,
+    projected_diagonal,
+)
+from orthogp.training.config import TrainingConfig
+
+DIAGONAL_FLOOR = 1e-6
+WARMUP_STEPS = 3
+
+
+class Step:
+    """The step with its optimizers and the static buffers it reads and writes."""
+
+    def __init__(
+        self,
+        model: VariationalGP,
+        config: TrainingConfig,
+        num_rows: int,
+        batch: list[Tensor],
+        num_columns: int | None,
+    ):
+        self.model, self.config, self.num_rows = model, config, num_rows
+        self.batch = batch
+        device = model.basis.beta.device
+        self.columns = (
+            None if num_columns is None
+            else torch.zeros(num_columns, dtype=torch.long, device=device)
+        )  # fmt: skip
+        # learning rate, τ
+        self.rates = torch.zeros(2, dtype=torch.float64, device=device)
+        self.total = torch.zeros((), dtype=torch.float64, device=device)
+        self.failed = torch.zeros((), dtype=torch.bool, device=device)
+        q = getattr(model.basis, "q", None)
+        self.natural = q if isinstance(q, NaturalGaussian) else None
+        self._choose_parameters()
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def _choose_parameters(self) -> None:
+        """Who moves each parameter: the γ rule moves a_γ of the orthogonal basis, Adam the rest."""
+        model, config = self.model, self.config
+        frozen = set()
+        if not config.train_points:
+            frozen |= {model.basis.beta, model.basis.gamma}
+        if not config.train_hyperparameters:
+            frozen |= set(model.covariance.parameters()) | set(model.likelihood.parameters())
+            frozen |= set(model.mean.parameters())
+        chosen = [
+            p for p in model.parameters() if p not in frozen and p.requires_grad and p.numel()
+        ]
+        self.a_gamma = None
+        if isinstance(model.basis, Orthogonal) and model.basis.a_gamma.numel():
+            self.a_gamma = model.basis.a_gamma
+            chosen = [p for p in chosen if p is not self.a_gamma]
+        elif config.residual_rule != "adam":
+            raise ConfigurationError(
+                f"residual_rule is {config.residual_rule!r}; only the orthogonal basis with "
+                "residual points has such a rule"
+            )
+        self.parameters = chosen
+        self.adam = _primed_adam(chosen, self.rates[0]) if chosen else None
+        self.residual_adam, self.scale = None, None
+        if self.a_gamma is not None:
+            self.scale = torch.ones_like(self.a_gamma[0])
+            if config.residual_rule == "adam":
+                self.residual_adam = ScaledAdam(self.a_gamma, self.scale)
+                self.residual_adam.param_groups[0]["lr"] = self.rates[0]
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Takes D = diag K_γ⊥β (or K_γ⊥β itself, for the exact rule) afresh."""
+        if self.a_gamma is None or self.scale is None:
+            return
+        basis, covariance = self.model.basis, self.model.covariance
+        factor = basis.factor(covariance, self.model.jitter, robust=True)
+        if self.config.residual_rule == "exact":
+            self.projected = projected_covariance(covariance, basis.beta, basis.gamma, factor.R)
+            return
+        self.scale.copy_(projected_diagonal(covariance, basis.beta, basis.gamma, factor.R))
+        if self.residual_adam is not None:
+            self.residual_adam.set_scale(self.scale)
+
+    def __call__(self) -> None:
+        """One step on the batch in the buffers, at the rates in the buffers."""
+        if self._graph is None:
+            self._run()
+        else:
+            self._graph.replay()
+
+    def _run(self) -> None:
+        x, y, *weight = self.batch
+        bound = self.model.bound(x, y, self.num_rows, self.columns, weight[0] if weight else None)
+        moved = self.parameters if self.a_gamma is None else [*self.parameters, self.a_gamma]
+        wanted = moved if self.natural is None else [bound.q.v, bound.q.S, *moved]
+        grads = torch.autograd.grad(-bound.value, wanted)
+        if self.natural is not None:
+            grad_v, grad_S, *grads = grads
+            self.natural.step(
+                bound.factor, bound.q, grad_v, grad_S, self.rates[1],
+                guarded=not self.model.likelihood.log_concave,
+            )  # fmt: skip
+        for parameter, grad in zip(moved, grads, strict=True):
+            parameter.grad = grad
+        if self.config.clip_norm is not None and self.parameters:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip_norm * self.num_rows)
+        if self.adam is not None:
+            self.adam.step()
+        self._move_residual()
+        norms = torch.stack(torch._foreach_norm(list(grads))) if grads else self.total
+        self.total += bound.value.detach()
+        self.failed |= bound.failed | ~norms.isfinite().all()
+
+    def _move_residual(self) -> None:
+        if self.a_gamma is None:
+            return
+        if self.residual_adam is not None:
+            self.residual_adam.step()
+            return
+        assert self.a_gamma.grad is not None
+        step = self.config.residual_step or self.config.learning_rate / self.num_rows
+        if self.config.residual_rule == "diagonal":
+            after = diagonal_rule(self.a_gamma, self.a_gamma.grad, self.scale, step, DIAGONAL_FLOOR)
+        else:
+            after = exact_rule(
+                self.a_gamma, self.a_gamma.grad, self.projected, step, self.model.jitter
+            )
+        with torch.no_grad():
+            self.a_gamma.copy_(after)
+
+    def capture(self) -> None:
+        """Captures the step as a CUDA graph; the state afterwards is the state before."""
+        if not self.capturable:
+            return
+        before = self.snapshot()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARMUP_STEPS):
+                self._run()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._run()
+        self._graph = graph
+        self.restore(before)
+
+    @property
+    def capturable(self) -> bool:
+        # GPyTorch's own kernels and conditionals compare tensors on the host.
+        return (
+            self.model.basis.beta.is_cuda
+            and self.model.covariance.fused
+            and not isinstance(self.model.likelihood, Conditional)
+            and self.config.residual_rule != "exact"
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that a step changes, by name; the order and names are those of a file."""
+        found = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        for label, optimizer in (("adam", self.adam), ("residual", self.residual_adam)):
+            if optimizer is None:
+                continue
+            for k, parameter in enumerate(optimizer.param_groups[0]["params"]):
+                for key, value in optimizer.state[parameter].items():
+                    found[f"{label}.{k}.{key}"] = value
+        if self.scale is not None:
+            found["scale"] = self.scale
+        return found
+
+    def snapshot(self) -> dict[str, Tensor]:
+        state = {name: value.detach().clone() for name, value in self.tensors().items()}
+        return state
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Writes a snapshot back in place, so that a captured step goes on from it."""
+        for name, value in self.tensors().items():
+            value.copy_(state[name])
+        self.total.zero_()
+        self.failed.zero_()
+
+
+def _primed_adam(parameters: list[Any], learning_rate: Tensor) -> torch.optim.Adam:
+    """Adam with its state already made, so that a graph can hold it and a file can fill it."""
+    capturable = learning_rate.is_cuda
+    adam = torch.optim.Adam(parameters, lr=learning_rate, fused=True, capturable=capturable)
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    adam.step()
+    for parameter in parameters:
+        adam.state[parameter]["step"].zero_()
+        parameter.grad = None
+    return adam
