@@ -67,7 +67,7 @@ def test_never_above_the_evidence_near_the_optimum(kind):
 
 
 def test_interpolating_the_targets_is_paid_for_in_the_kl():
-    """a_γ that sends the mean through every target fits best, and the KL more than takes it back."""
+    """a_γ that sends the mean through every target fits best; the KL takes more than that back."""
     p = problem(seed=7, n=30, d=1, b=12, g=0)
     p = Problem(p.kernel, p.x, p.y, p.beta, p.x)
     model = make_model("orthogonal-natural", p, noise=0.1, random=False, jitter=1e-6)

@@ -15,3 +15,7 @@ class ConfigurationError(OrthogpError):
 
 class NumericalError(OrthogpError):
     """A computation could not be carried through, even after every recovery."""
+
+
+class FileError(OrthogpError):
+    """A file is damaged, of another kind, or cannot be written."""

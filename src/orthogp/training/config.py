@@ -10,6 +10,8 @@ from orthogp.errors import ConfigurationError
 EXACT_KL_UP_TO = 512
 SAMPLED_COLUMNS = 64
 FIRST_NATURAL_STEP = 1e-5
+SCHEDULES = ("constant", "cosine")
+RULES = ("adam", "diagonal", "exact")
 
 
 @dataclass(frozen=True)
@@ -37,40 +39,26 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name in ("max_steps", "batch_size", "refresh_every", "report_every"):
-            _require(
-                name, getattr(self, name), _is_count(getattr(self, name)), "a positive whole number"
-            )
+            self._require(name, _is_count(getattr(self, name)), "a positive whole number")
         for name in ("natural_warmup", "schedule_warmup", "seed"):
             value = getattr(self, name)
-            _require(name, value, _is_count(value + 1), "a whole number, zero or more")
-        for name in ("learning_rate", "max_time", "clip_norm", "residual_step"):
+            self._require(name, value == 0 or _is_count(value), "a whole number, zero or more")
+        self._require("learning_rate", _is_positive(self.learning_rate), "a positive number")
+        for name in ("max_time", "clip_norm", "residual_step"):
             value = getattr(self, name)
-            optional = name != "learning_rate"
-            good = (value is None and optional) or (_is_number(value) and value > 0)
-            _require(name, value, good, "a positive number")
-        good = _is_number(self.natural_step) and 0 < self.natural_step <= 1
-        _require("natural_step", self.natural_step, good, "a number in (0, 1]")
-        _require(
-            "patience",
-            self.patience,
-            self.patience is None or _is_count(self.patience),
-            "a positive whole number or None",
-        )
-        _require(
-            "schedule", self.schedule, self.schedule in ("constant", "cosine"), "constant or cosine"
-        )
-        rules = ("adam", "diagonal", "exact")
-        _require(
-            "residual_rule",
-            self.residual_rule,
-            self.residual_rule in rules,
-            "adam, diagonal or exact",
-        )
-        columns = self.kl_columns
-        good = columns is None or columns == "auto" or _is_count(columns)
-        _require(
-            "kl_columns", columns, good, "a positive whole number, None for the exact KL, or auto"
-        )
+            self._require(name, value is None or _is_positive(value), "a positive number or None")
+        good = _is_positive(self.natural_step) and self.natural_step <= 1
+        self._require("natural_step", good, "a number in (0, 1]")
+        good = self.patience is None or _is_count(self.patience)
+        self._require("patience", good, "a positive whole number or None")
+        self._require("schedule", self.schedule in SCHEDULES, " or ".join(SCHEDULES))
+        self._require("residual_rule", self.residual_rule in RULES, " or ".join(RULES))
+        good = self.kl_columns in (None, "auto") or _is_count(self.kl_columns)
+        self._require("kl_columns", good, "a positive whole number, None (exact) or 'auto'")
+
+    def _require(self, name: str, good: bool, expected: str) -> None:
+        if not good:
+            raise ConfigurationError(f"{name} is {getattr(self, name)!r}; expected {expected}")
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -105,14 +93,11 @@ def _cosine(progress: float) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * min(1.0, progress)))
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def _is_positive(value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and value > 0
 
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _require(name: str, value: object, good: bool, expected: str) -> None:
-    if not good:
-        raise ConfigurationError(f"{name} is {value!r}; expected {expected}")

@@ -122,9 +122,9 @@ class Step:
         if self.adam is not None:
             self.adam.step()
         self._move_residual()
-        norms = torch.stack(torch._foreach_norm(list(grads))) if grads else self.total
+        norms = torch.nn.utils.get_total_norm(grads) if grads else self.total
         self.total += bound.value.detach()
-        self.failed |= bound.failed | ~norms.isfinite().all()
+        self.failed |= bound.failed | ~norms.isfinite()
 
     def _move_residual(self) -> None:
         if self.a_gamma is None:
@@ -133,6 +133,7 @@ class Step:
             self.residual_adam.step()
             return
         assert self.a_gamma.grad is not None
+        assert self.scale is not None
         step = self.config.residual_step or self.config.learning_rate / self.num_rows
         if self.config.residual_rule == "diagonal":
             after = diagonal_rule(self.a_gamma, self.a_gamma.grad, self.scale, step, DIAGONAL_FLOOR)
@@ -172,7 +173,9 @@ class Step:
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that a step changes, by name; the order and names are those of a file."""
-        found = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        found = {f"model.{name}": value.data for name, value in self.model.named_parameters()}
+        # Of the buffers only q(f_β) moves; GPyTorch's hold the bounds of its constraints.
+        found |= {f"basis.{name}": value for name, value in self.model.basis.named_buffers()}
         for label, optimizer in (("adam", self.adam), ("residual", self.residual_adam)):
             if optimizer is None:
                 continue
@@ -184,8 +187,7 @@ class Step:
         return found
 
     def snapshot(self) -> dict[str, Tensor]:
-        state = {name: value.detach().clone() for name, value in self.tensors().items()}
-        return state
+        return {name: value.clone() for name, value in self.tensors().items()}
 
     @torch.no_grad()
     def restore(self, state: dict[str, Tensor]) -> None:

@@ -1,0 +1,73 @@
+"""One file, data only: a magic line, a checksum, and tensors with JSON beside them.
+
+Nothing in such a file is ever imported or executed; a file that is not whole is refused.
+"""
+
+import hashlib
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from orthogp.errors import FileError
+
+DIGEST_LENGTH = 64
+
+
+def write(path: Path, kind: str, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+    """Writes atomically: the file is either the old one or the whole new one, never a part."""
+    plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    payload = save(plain, metadata={"orthogp": json.dumps(meta, allow_nan=True)})
+    digest = hashlib.sha256(payload).hexdigest().encode()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(temporary, "wb") as file:
+            file.writelines([_magic(kind), digest, b"\n", payload])
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        reason = error.strerror or str(error)
+        raise FileError(f"{path} could not be written: {reason}") from error
+
+
+def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the JSON of a file of this kind; anything else is a `FileError`."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise FileError(f"{path} could not be read: {error.strerror}") from error
+    magic = _magic(kind)
+    if not content.startswith(magic):
+        raise FileError(f"{path} is not an orthogp {kind}")
+    digest = content[len(magic) : len(magic) + DIGEST_LENGTH]
+    payload = content[len(magic) + DIGEST_LENGTH + 1 :]
+    if hashlib.sha256(payload).hexdigest().encode() != digest:
+        raise FileError(f"{path} is damaged: its checksum does not match")
+    try:
+        (length,) = struct.unpack("<Q", payload[:8])
+        header = json.loads(payload[8 : 8 + length])
+        meta = json.loads(header["__metadata__"]["orthogp"])
+        return load(payload), meta
+    except (SafetensorError, struct.error, ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{path} is damaged: {error}") from error
+
+
+def _magic(kind: str) -> bytes:
+    return f"orthogp {kind} 1\n".encode()
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,22 @@
+"""The training engine: `fit` in `loop`, one step in `step`, batches, checkpoints, callbacks."""
+
+from orthogp.training.batches import Rows
+from orthogp.training.callbacks import CsvHistory, Event, JsonlHistory, Report, TensorBoard
+from orthogp.training.config import TrainingConfig
+from orthogp.training.evaluate import full_bound, held_out_log_density, predict_in_chunks
+from orthogp.training.loop import Result, fit
+
+__all__ = [
+    "CsvHistory",
+    "Event",
+    "JsonlHistory",
+    "Report",
+    "Result",
+    "Rows",
+    "TensorBoard",
+    "TrainingConfig",
+    "fit",
+    "full_bound",
+    "held_out_log_density",
+    "predict_in_chunks",
+]

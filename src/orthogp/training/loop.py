@@ -1,0 +1,300 @@
+"""The loop that every fit runs: chunks of steps that never wait, and a look between them."""
+
+import math
+import time
+import warnings
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orthogp.errors import FileError, NumericalError
+from orthogp.model import VariationalGP
+from orthogp.training.batches import ColumnSampler, Rows, Sampler, make_feed
+from orthogp.training.callbacks import Callback, Event, Report
+from orthogp.training.checkpoint import Checkpoint, Checkpoints, fingerprint
+from orthogp.training.config import TrainingConfig
+from orthogp.training.evaluate import held_out_log_density
+from orthogp.training.step import Step
+
+MAX_RECOVERIES = 8
+FLOAT64_AFTER = 3
+LARGEST_JITTER = 1e-3
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended. `reason` is one of steps, time, patience, interrupt."""
+
+    steps: int
+    seconds: float
+    reason: str
+    history: tuple[Report, ...]
+    recoveries: int
+
+
+@dataclass
+class Progress:
+    """Everything beside tensors that a run must remember to go on where it stopped."""
+
+    step: int = 0
+    seconds: float = 0.0
+    last_refresh: int = -1
+    recoveries: int = 0
+    caution: float = 1.0
+    best: float = -math.inf
+    best_step: int = 0
+    history: list[Report] = field(default_factory=list)
+
+
+class Run:
+    """One run: the model, its data, and what it takes to step, rewind and resume."""
+
+    def __init__(
+        self,
+        model: VariationalGP,
+        rows: Rows,
+        config: TrainingConfig,
+        validation: Rows | None,
+        callbacks: Iterable[Callback],
+        checkpoint_dir: str | Path | None,
+        checkpoint_seconds: float,
+    ):
+        self.model, self.rows, self.config = model, rows, config
+        self.validation, self.callbacks = validation, tuple(callbacks)
+        self.checkpoint_seconds, self.last_saved = checkpoint_seconds, time.monotonic()
+        self.checkpoints = None
+        if checkpoint_dir is not None:
+            self.checkpoints = Checkpoints(checkpoint_dir, fingerprint(model, rows, config))
+        self.device = model.basis.beta.device
+        self.sampler = Sampler(len(rows), config.batch_size, config.seed, self.device)
+        num_columns = config.columns(model.basis.gamma.shape[0])
+        self.num_columns = num_columns if model.basis.gamma.shape[0] else None
+        self.column_sampler = None
+        if self.num_columns is not None:
+            self.column_sampler = ColumnSampler(
+                model.basis.gamma.shape[0], self.num_columns, config.seed + 1, self.device
+            )
+        self.progress = Progress()
+        self.best_state: dict[str, Tensor] | None = None
+        self.build()
+
+    def build(self) -> None:
+        """The step for the model's present dtype and jitter."""
+        dtype = self.model.basis.beta.dtype
+        self.feed = make_feed(self.rows, self.sampler.batch_size, self.device, dtype)
+        self.step = Step(self.model, self.config, len(self.rows), self.feed.batch, self.num_columns)
+        self.captured = False
+
+    def rates(self, steps: int) -> Tensor:
+        """Learning rate and τ of the next steps, on the device."""
+        p, config = self.progress, self.config
+        spent = 0.0 if config.max_time is None else p.seconds / config.max_time
+        gaussian = self.model.likelihood.gaussian
+        rows = []
+        for step in range(p.step, p.step + steps):
+            done = max(step / config.max_steps, spent)
+            rate = config.learning_rate_at(step, done)
+            tau = config.natural_step_at(step, done, gaussian)
+            rows.append([rate * math.sqrt(p.caution), tau * p.caution])
+        return torch.tensor(rows, dtype=torch.float64).to(self.device, non_blocking=True)
+
+    def chunk(self, steps: int) -> tuple[float, bool]:
+        """Runs `steps` steps without looking; the mean bound, and whether anything went wrong."""
+        if self.progress.step // self.config.refresh_every > self.progress.last_refresh:
+            self.step.refresh()
+            self.progress.last_refresh = self.progress.step // self.config.refresh_every
+        rates, indices = self.rates(steps), self.sampler.draw(steps)
+        columns = None if self.column_sampler is None else self.column_sampler.draw(steps)
+        for k, _ in enumerate(self.feed.run(indices)):
+            self.step.rates.copy_(rates[k])
+            if columns is not None and self.step.columns is not None:
+                self.step.columns.copy_(columns[k])
+            if not self.captured:
+                self.step.capture()
+                self.captured = True
+            self.step()
+        # The host looks here, and only here.
+        total = float(self.step.total)
+        good = not bool(self.step.failed) and math.isfinite(total) and self.finite()
+        self.step.total.zero_()
+        self.step.failed.zero_()
+        return total / steps, not good
+
+    def finite(self) -> bool:
+        parts = [t for t in self.step.tensors().values() if t.is_floating_point()]
+        return bool(torch.stack([t.isfinite().all() for t in parts]).all())
+
+    def state(self) -> dict[str, Any]:
+        """All that a rewind needs; tensors are copies on the device."""
+        columns = None if self.column_sampler is None else self.column_sampler.state()
+        return {
+            "tensors": self.step.snapshot(),
+            "rows": self.sampler.state(),
+            "columns": columns,
+            "progress": replace(self.progress, history=list(self.progress.history)),
+        }
+
+    def rewind(self, state: dict[str, Any]) -> None:
+        self.step.restore(state["tensors"])
+        self.sampler.restore(state["rows"])
+        if self.column_sampler is not None:
+            self.column_sampler.restore(state["columns"])
+        self.progress = replace(state["progress"], history=list(state["progress"].history))
+
+    def recover(self, good: dict[str, Any]) -> str:
+        """Back to the last good state with smaller steps, more jitter, and at last float64."""
+        attempts = self.progress.recoveries + 1
+        if attempts > MAX_RECOVERIES:
+            raise NumericalError(
+                f"training failed {attempts} times near step {self.progress.step} in spite of "
+                f"smaller steps, a jitter of {self.model.jitter:.0e} and float64; check the data "
+                "for extreme values and the kernel for parameters out of range"
+            )
+        seconds = self.progress.seconds
+        self.rewind(good)
+        self.progress.recoveries, self.progress.seconds = attempts, seconds
+        self.progress.caution = 0.25**attempts
+        self.model.jitter = min(LARGEST_JITTER, 10.0 * self.model.jitter)
+        if attempts >= FLOAT64_AFTER and self.model.basis.beta.dtype == torch.float32:
+            self.model.double()
+        self.build()
+        self.step.restore(good["tensors"])
+        return (
+            f"step {self.progress.step}: a value that is not finite or a factor that failed; "
+            f"going on from here with steps of {self.progress.caution:.2g} times their size, "
+            f"jitter {self.model.jitter:.0e}, {str(self.model.basis.beta.dtype)[6:]}"
+        )
+
+    def save(self, good: dict[str, Any], force: bool = False) -> None:
+        if self.checkpoints is None:
+            return
+        if not force and time.monotonic() - self.last_saved < self.checkpoint_seconds:
+            return
+        tensors = {f"state.{name}": value for name, value in good["tensors"].items()}
+        tensors["rows.epoch"] = good["rows"]["epoch"]
+        if good["columns"] is not None:
+            tensors["columns.generator"] = good["columns"]["generator"]
+        if self.best_state is not None:
+            tensors |= {f"best.{name}": value for name, value in self.best_state.items()}
+        meta = {
+            "progress": asdict(good["progress"]),
+            "position": good["rows"]["position"],
+            "jitter": self.model.jitter,
+            "dtype": str(self.model.basis.beta.dtype),
+            "config": self.config.as_dict(),
+        }
+        try:
+            self.checkpoints.save(good["progress"].step, tensors, meta)
+        except FileError as error:
+            # A full disk costs the checkpoint, not the run.
+            warnings.warn(f"{error}; training goes on without this checkpoint", stacklevel=2)
+        self.last_saved = time.monotonic()
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        tensors, meta = checkpoint.tensors, checkpoint.meta
+        self.model.jitter = meta["jitter"]
+        if meta["dtype"] == str(torch.float64):
+            self.model.double()
+        self.build()
+        history = [Report(**row) for row in meta["progress"].pop("history")]
+        columns = None
+        if self.column_sampler is not None:
+            columns = {"generator": tensors["columns.generator"]}
+        self.rewind(
+            {
+                "tensors": _under("state.", tensors),
+                "rows": {"epoch": tensors["rows.epoch"], "position": meta["position"]},
+                "columns": columns,
+                "progress": Progress(**meta["progress"], history=history),
+            }
+        )
+        self.best_state = _under("best.", tensors) or None
+
+    def tell(self, kind, report: Report | None = None, message: str = "") -> None:
+        history = tuple(self.progress.history) if kind == "start" else ()
+        for callback in self.callbacks:
+            callback(Event(kind, self.progress.step, report, message, history))
+
+
+def fit(
+    model: VariationalGP,
+    rows: Rows,
+    config: TrainingConfig,
+    validation: Rows | None = None,
+    callbacks: Iterable[Callback] = (),
+    checkpoint_dir: str | Path | None = None,
+    checkpoint_seconds: float = 30.0,
+) -> Result:
+    """Trains the model in place, on the device it is on.
+
+    With `checkpoint_dir` a run that was killed goes on from its last checkpoint and ends exactly
+    where the undisturbed run ends. With `validation` the history holds the held-out log density,
+    and with `config.patience` the run stops after that many reports without a better one and
+    returns to the best.
+    """
+    run = Run(model, rows, config, validation, callbacks, checkpoint_dir, checkpoint_seconds)
+    found = None if run.checkpoints is None else run.checkpoints.latest()
+    if found is not None:
+        run.resume(found)
+    run.tell("start")
+    good, reason, began = run.state(), "steps", time.monotonic() - run.progress.seconds
+    try:
+        while run.progress.step < config.max_steps:
+            steps = min(config.report_every, config.max_steps - run.progress.step)
+            bound, failed = run.chunk(steps)
+            run.progress.seconds = time.monotonic() - began
+            if failed:
+                message = run.recover(good)
+                if run.progress.recoveries == 1:
+                    warnings.warn(message, stacklevel=2)
+                run.tell("recovery", message=message)
+                good = run.state()
+                continue
+            run.progress.step += steps
+            report = _report(run, bound)
+            run.progress.history.append(report)
+            good = run.state()
+            run.tell("report", report)
+            run.save(good)
+            if config.patience is not None and _out_of_patience(run):
+                reason = "patience"
+                break
+            if config.max_time is not None and run.progress.seconds >= config.max_time:
+                reason = "time"
+                break
+    except KeyboardInterrupt:
+        reason = "interrupt"
+        run.rewind(good)
+    run.save(good, force=True)
+    if config.patience is not None and run.best_state is not None:
+        run.step.restore(run.best_state)
+    for parameter in model.parameters():
+        parameter.grad = None
+    run.tell("end", message=reason)
+    p = run.progress
+    return Result(p.step, p.seconds, reason, tuple(p.history), p.recoveries)
+
+
+def _report(run: Run, bound: float) -> Report:
+    p, held_out = run.progress, None
+    if run.validation is not None:
+        held_out = held_out_log_density(run.model, run.validation)
+        if run.config.patience is not None and held_out > p.best:
+            p.best, p.best_step = held_out, p.step
+            run.best_state = run.step.snapshot()
+    rate, tau = run.step.rates.tolist()
+    return Report(p.step, p.seconds, bound, held_out, rate, tau)
+
+
+def _out_of_patience(run: Run) -> bool:
+    assert run.config.patience is not None
+    waited = run.progress.step - run.progress.best_step
+    return run.validation is not None and waited >= run.config.patience * run.config.report_every
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
