@@ -100,7 +100,7 @@ class Run:
             rate = config.learning_rate_at(step, done)
             tau = config.natural_step_at(step, done, gaussian)
             rows.append([rate * math.sqrt(p.caution), tau * p.caution])
-        return torch.tensor(rows, dtype=torch.float64).to(self.device, non_blocking=True)
+        return torch.tensor(rows, dtype=torch.float32).to(self.device, non_blocking=True)
 
     def chunk(self, steps: int) -> tuple[float, bool]:
         """Runs `steps` steps without looking; the mean bound, and whether anything went wrong."""

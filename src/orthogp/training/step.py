@@ -43,8 +43,8 @@ class Step:
             None if num_columns is None
             else torch.zeros(num_columns, dtype=torch.long, device=device)
         )  # fmt: skip
-        # learning rate, τ
-        self.rates = torch.zeros(2, dtype=torch.float64, device=device)
+        # Learning rate and τ, in the dtype that fused optimizers read.
+        self.rates = torch.zeros(2, dtype=torch.float32, device=device)
         self.total = torch.zeros((), dtype=torch.float64, device=device)
         self.failed = torch.zeros((), dtype=torch.bool, device=device)
         q = getattr(model.basis, "q", None)

@@ -1,0 +1,109 @@
+"""The same truths on a GPU: values as on the CPU, no waiting, a captured step that is the step."""
+
+import copy
+
+import pytest
+import torch
+
+from orthogp.likelihoods import Bernoulli, Gaussian, RobustMax
+from orthogp.model import VariationalGP, build_basis, default_kernel
+from orthogp.training import Rows, TrainingConfig, batches, fit
+from orthogp.training.step import Step
+from problems import KINDS, make_model, problem
+
+pytestmark = pytest.mark.cuda
+
+CUDA = torch.device("cuda")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bound_and_gradients_are_those_of_the_cpu(kind):
+    p = problem(seed=1, n=50, b=8, g=20)
+    model = make_model(kind, p)
+    columns = None if kind.startswith("coupled") else torch.tensor([3, 7, 11])
+    results = []
+    for device in ("cpu", "cuda"):
+        m = copy.deepcopy(model).to(device)
+        held = None if columns is None else columns.to(device)
+        bound = m.bound(p.x.to(device), p.y.to(device), 500, held)
+        grads = torch.autograd.grad(bound.value, [t for t in m.parameters() if t.numel()])
+        results.append([bound.value.detach(), *grads])
+        assert not bound.failed
+    for cpu, gpu in zip(*results, strict=True):
+        torch.testing.assert_close(gpu.cpu(), cpu, rtol=1e-7, atol=1e-8)
+
+
+def setting(latents=1, dtype=torch.float32, optimizer="natural", basis="orthogonal"):
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(3000, 4, generator=rng)
+    f = torch.sin(2 * x[:, 0]) + x[:, 1]
+    y = f + 0.1 * torch.randn(3000, generator=rng) if latents == 1 else (3 * f).long() % latents
+    kernel = default_kernel(4)
+    basis = build_basis(basis, kernel, x[:60], x[60:300], latents, optimizer)
+    likelihood = Gaussian(1) if latents == 1 else RobustMax(latents)
+    return VariationalGP(kernel, likelihood, basis).to(CUDA, dtype), Rows(x, y)
+
+
+OPTIONS = {"max_steps": 60, "batch_size": 256, "report_every": 20, "kl_columns": 32}
+
+
+@pytest.mark.parametrize(
+    ("latents", "dtype", "optimizer", "basis"),
+    [
+        (1, torch.float32, "natural", "orthogonal"),
+        (1, torch.float64, "natural", "orthogonal"),
+        (1, torch.float32, "adam", "orthogonal"),
+        (1, torch.float32, "adam", "hybrid"),
+        (1, torch.float32, "adam", "decoupled"),
+        (5, torch.float32, "natural", "orthogonal"),
+    ],
+)
+def test_the_captured_run_is_the_eager_run(latents, dtype, optimizer, basis, monkeypatch):
+    ends = []
+    for eager in (False, True, False):
+        if eager:
+            monkeypatch.setattr(Step, "capturable", False)
+        model, rows = setting(latents, dtype, optimizer, basis)
+        result = fit(model, rows, TrainingConfig(**OPTIONS))
+        assert result.recoveries == 0
+        ends.append([t.detach().clone() for t in model.parameters()])
+        monkeypatch.undo()
+    for first, again in zip(ends[0], ends[2], strict=True):
+        assert torch.equal(first, again)
+    for captured, eager in zip(ends[0], ends[1], strict=True):
+        torch.testing.assert_close(captured, eager, rtol=1e-4, atol=1e-5)
+
+
+def test_no_step_waits_for_the_device():
+    for latents in (1, 4):
+        model, rows = setting(latents)
+        rows = rows.to(CUDA, torch.float32)
+        batch = [part[:256] for part in rows.parts()]
+        step = Step(model, TrainingConfig(), len(rows), batch, 32)
+        step.refresh()
+        step.rates.copy_(torch.tensor([1e-3, 1e-2]))
+        step._run()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            step._run()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+def test_data_on_the_host_give_the_same_run(monkeypatch):
+    ends = []
+    for share in (0.5, 0.0):
+        monkeypatch.setattr(batches, "DEVICE_SHARE", share)
+        model, rows = setting()
+        fit(model, rows, TrainingConfig(**OPTIONS))
+        ends.append([t.detach().clone() for t in model.parameters()])
+    for device, host in zip(*ends, strict=True):
+        assert torch.equal(device, host)
+
+
+def test_binary_classification_trains():
+    model, rows = setting()
+    labels = (rows.y > 0).long()
+    model = VariationalGP(model.covariance.kernel, Bernoulli(1), model.basis).to(CUDA)
+    result = fit(model, Rows(rows.x, labels), TrainingConfig(**OPTIONS))
+    assert result.history[-1].bound > result.history[0].bound
