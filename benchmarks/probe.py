@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from orthogp.calibration import fit_variance_scales
 from orthogp.likelihoods import Bernoulli, Gaussian, RobustMax
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.points import choose_beta, choose_gamma
@@ -23,7 +24,8 @@ from orthogp.training.evaluate import predict_in_chunks
 
 MODEL = {
     "n_inducing": 300, "n_residual": 700, "ard": True, "basis": "orthogonal", "noise": 0.1,
-    "optimizer": "natural", "hold_fixed": "whitened", "dtype": "float32", "variance": 1.0,
+    "optimizer": "natural", "hold_fixed": "unwhitened", "dtype": "float32", "variance": 1.0,
+    "rough": 0.1, "smooth": 1.0,
 }  # fmt: skip
 
 
@@ -58,38 +60,56 @@ def run(train: Rows, test: Rows, settings: dict, device: str) -> dict:
     classes = 0 if regression else int(max(train.y.max(), test.y.max())) + 1
     variance = m["variance"] if regression else 5.0
     kernel = default_kernel(x.shape[1], m["ard"], variance)
+    for part, size in zip(kernel.kernels, (m["rough"], m["smooth"]), strict=True):
+        part.base_kernel.lengthscale = size * x.shape[1] ** 0.5
     latents = classes if classes > 2 else 1
     likelihood = Gaussian(1) if regression else Bernoulli(1) if classes == 2 else RobustMax(classes)
     if regression:
         likelihood.likelihood.noise = m["noise"]
     basis = build_basis(m["basis"], kernel, beta, gamma, latents, m["optimizer"], m["hold_fixed"])
     model = VariationalGP(kernel, likelihood, basis).to(device, dtype)
+    held, train = split_off(train, regression)
     start = time.perf_counter()
     result = fit(model, train, config)
     seconds = time.perf_counter() - start
     out = {"seconds": seconds, "recoveries": result.recoveries, "steps": result.steps}
     out["elbo_row"] = full_bound(model, train) / len(train)
-    log_density, wrong, square, covered = 0.0, 0, 0.0, 0
-    position = 0
-    for mean, variance in predict_in_chunks(model, test.x):
-        y = test.y[position : position + mean.shape[1]].to(device)
-        position += mean.shape[1]
-        log_density += float(likelihood.log_density(y, mean, variance).sum())
-        if regression:
-            moments = likelihood.predictive(mean, variance)
-            error = y - moments.mean[0]
-            square += float(error.square().sum())
-            covered += int((error.abs() <= 1.6448536 * moments.variance[0].sqrt()).sum())
-        else:
-            wrong += int((likelihood.probabilities(mean, variance).argmax(1) != y).sum())
-    n = len(test)
-    out["log_density"] = log_density / n
-    if regression:
-        out |= {"rmse": math.sqrt(square / n), "coverage": covered / n}
-        out["noise"] = float(likelihood.likelihood.noise)
-    else:
-        out["accuracy"] = 1 - wrong / n
+    mean, variance = predict(model, test)
+    y = test.y.to(device)
+    with torch.no_grad():
+        out["log_density"] = float(likelihood.log_density(y, mean, variance).mean())
+        if not regression:
+            chosen = likelihood.probabilities(mean, variance).argmax(1)
+            out["accuracy"] = float((chosen == y).double().mean())
+            return out
+        noise = likelihood.likelihood.noise.double().expand(len(y))
+        error, variance = y - mean[0], variance[0]
+        out["rmse"] = float(error.square().mean().sqrt())
+        out["coverage"] = coverage(error, variance + noise)
+        out["noise"] = float(noise[0])
+    mean, s = predict(model, held)
+    noise_held = noise[:1].expand(len(held))
+    scales = fit_variance_scales(held.y.to(device) - mean[0], s[0], noise_held)
+    variance = scales.latent * variance + scales.noise * noise
+    density = -0.5 * (error.square() / variance + variance.log() + math.log(2 * math.pi))
+    out |= {"calibrated": float(density.mean()), "calibrated_coverage": coverage(error, variance)}
+    out |= {"scales": [scales.latent, scales.noise]}
     return out
+
+
+def split_off(train: Rows, regression: bool) -> tuple[Rows, Rows]:
+    """Up to 2000 rows that calibrate, and the rest that trains."""
+    count = min(2000, len(train) // 10) if regression else 0
+    return train.map(lambda t: t[:count]) if count else train, train.map(lambda t: t[count:])
+
+
+def predict(model: VariationalGP, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
+    means, variances = zip(*predict_in_chunks(model, rows.x), strict=True)
+    return torch.cat(means, dim=1), torch.cat(variances, dim=1)
+
+
+def coverage(error: torch.Tensor, variance: torch.Tensor) -> float:
+    return float((error.abs() <= 1.6448536 * variance.sqrt()).double().mean())
 
 
 def main() -> None:

@@ -143,8 +143,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="Adam on a_γ without its scale",
         file="orthogp/residual.py",
-        find='scale = state["scale"] + group["floor"]',
-        replace='scale = torch.ones_like(state["scale"])',
+        find='        scale = state["scale"]\n',
+        replace='        scale = torch.ones_like(state["scale"])\n',
         tests=(
             "tests/test_residual.py::test_scaled_adam_is_adam_on_the_scaled_coefficients",
             "tests/test_residual.py::test_refreshing_the_scale_moves_nothing_by_itself",

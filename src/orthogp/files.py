@@ -3,6 +3,7 @@
 Nothing in such a file is ever imported or executed; a file that is not whole is refused.
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -34,9 +35,12 @@ def write(path: Path, kind: str, tensors: dict[str, Tensor], meta: dict[str, Any
         os.replace(temporary, path)
         _sync_directory(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         reason = error.strerror or str(error)
         raise FileError(f"{path} could not be written: {reason}") from error
+    finally:
+        # Whatever came between, an interrupt too; after a success there is none.
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -48,9 +52,9 @@ def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     magic = _magic(kind)
     if not content.startswith(magic):
         raise FileError(f"{path} is not an orthogp {kind}")
-    digest = content[len(magic) : len(magic) + DIGEST_LENGTH]
-    payload = content[len(magic) + DIGEST_LENGTH + 1 :]
-    if hashlib.sha256(payload).hexdigest().encode() != digest:
+    start = len(magic) + DIGEST_LENGTH + 1
+    digest, payload = content[len(magic) : start], content[start:]
+    if hashlib.sha256(payload).hexdigest().encode() + b"\n" != digest:
         raise FileError(f"{path} is damaged: its checksum does not match")
     try:
         (length,) = struct.unpack("<Q", payload[:8])

@@ -130,7 +130,7 @@ def build_basis(
     gamma: Float[Tensor, "g d"],
     num_latents: int = 1,
     optimizer: str = "natural",
-    hold_fixed: str = "whitened",
+    hold_fixed: str = "unwhitened",
     jitter: float | None = None,
 ) -> Basis:
     """One of the paper's six methods, (basis, optimizer), at the prior of `kernel`."""

@@ -15,7 +15,7 @@ from orthogp.linalg import symmetrised
 
 # A guarded step may shrink the precision in no direction below this share of what it was.
 SMALLEST_SHARE = 0.1
-BACKTRACKS = 8
+BACKTRACKS = 5
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,10 @@ def natural_step(
 def safe_step_size(
     precision: Float[Tensor, "c b b"], grad_S: Float[Tensor, "c b b"], step_size: Float[Tensor, ""]
 ) -> Float[Tensor, " c"]:
-    """τ, or the first of τ/2, τ/4, … that leaves each latent's precision well inside the cone.
+    """τ, or the first of τ/4, τ/16, … that leaves each latent's precision well inside the cone.
 
     For likelihoods that are not log-concave, whose h_n may be negative. The decision is made on the
-    device, latent by latent; where no halving helps, that latent stands still.
+    device, latent by latent; where none helps, that latent stands still.
     """
     target = 2.0 * symmetrised(grad_S)
     chosen = torch.zeros(precision.shape[0], dtype=precision.dtype, device=precision.device)
@@ -137,7 +137,7 @@ def safe_step_size(
         # On a CPU reading the outcome is free; on a device it would be a synchronisation.
         if precision.device.type == "cpu" and bool(found.all()):
             break
-        tau = 0.5 * tau
+        tau = 0.25 * tau
     return chosen
 
 

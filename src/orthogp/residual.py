@@ -49,7 +49,7 @@ def exact_rule(
     a_gamma: Float[Tensor, "c g"],
     grad: Float[Tensor, "c g"],
     K_perp: Float[Tensor, "g g"],
-    step_size: float,
+    step_size: float | Float[Tensor, ""],
     jitter: float,
 ) -> Float[Tensor, "c g"]:
     """a_γ − τ K_γ⊥β⁻¹ ∇ [OD18, eq. 16a], O(g³)."""
@@ -61,16 +61,15 @@ def exact_rule(
 def diagonal_rule(
     a_gamma: Float[Tensor, "c g"],
     grad: Float[Tensor, "c g"],
-    D: Float[Tensor, " g"],
-    step_size: float,
-    epsilon: float,
+    scale: Float[Tensor, " g"],
+    step_size: float | Float[Tensor, ""],
 ) -> Float[Tensor, "c g"]:
-    """a_γ − τ (D + ε)⁻¹ ∇ [OD18, eq. 17]."""
-    return a_gamma - step_size * grad / (D + epsilon)
+    """a_γ − τ ∇ / scale with scale = D + ε [OD18, eq. 17]."""
+    return a_gamma - step_size * grad / scale
 
 
 class ScaledAdam(torch.optim.Optimizer):
-    """Adam on ã = D a: a step of lr / (D_j + ε) on a_j.
+    """Adam on ã = scale · a with scale = D + ε: a step of lr / (D_j + ε) on a_j.
 
     The state is a itself and the moments are those of its own gradient, so that refreshing D
     (`set_scale`) moves neither the model nor the moments. Every quantity stays on the device.
@@ -83,9 +82,8 @@ class ScaledAdam(torch.optim.Optimizer):
         lr: float = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
-        floor: float = 1e-6,
     ):
-        super().__init__([a_gamma], {"lr": lr, "betas": betas, "eps": eps, "floor": floor})
+        super().__init__([a_gamma], {"lr": lr, "betas": betas, "eps": eps})
         self.state[a_gamma] = {
             "step": torch.zeros((), dtype=torch.float64, device=a_gamma.device),
             "exp_avg": torch.zeros_like(a_gamma),
@@ -99,7 +97,7 @@ class ScaledAdam(torch.optim.Optimizer):
         return self.param_groups[0]["params"][0]
 
     def set_scale(self, scale: Float[Tensor, " g"]) -> None:
-        """Takes a fresh D = diag K_γ⊥β."""
+        """Takes a fresh D + ε."""
         held = self.state[self._parameter]["scale"]
         if scale.shape != held.shape:
             raise ConfigurationError(
@@ -122,6 +120,6 @@ class ScaledAdam(torch.optim.Optimizer):
         # In float64: 1 − 0.999ᵗ in float32 is off by 1e-4 at the first step.
         mean = state["exp_avg"] / (1 - first ** state["step"]).to(a.dtype)
         spread = (state["exp_avg_sq"] / (1 - second ** state["step"]).to(a.dtype)).sqrt_()
-        scale = state["scale"] + group["floor"]
+        scale = state["scale"]
         # ∂ℒ/∂ã = ∂ℒ/∂a / D, so Adam's eps on ã is eps · D on a.
         a.sub_(group["lr"] * mean / scale / (spread + group["eps"] * scale))

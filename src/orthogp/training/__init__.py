@@ -5,11 +5,13 @@ from orthogp.training.callbacks import CsvHistory, Event, JsonlHistory, Report, 
 from orthogp.training.config import TrainingConfig
 from orthogp.training.evaluate import full_bound, held_out_log_density, predict_in_chunks
 from orthogp.training.loop import Result, fit
+from orthogp.training.progress import ProgressBar
 
 __all__ = [
     "CsvHistory",
     "Event",
     "JsonlHistory",
+    "ProgressBar",
     "Report",
     "Result",
     "Rows",

@@ -34,6 +34,16 @@ class Rows:
     def __len__(self) -> int:
         return self.x.shape[0]
 
+    def require_finite(self) -> None:
+        """Refuses values that no model can learn from; reads all rows."""
+        for name, part in (("x", self.x), ("y", self.y), ("weight", self.weight)):
+            missing = 0 if part is None else int((~part.isfinite()).sum())
+            if missing:
+                raise DataError(
+                    f"{name} has {missing} values that are not finite; drop those rows or impute "
+                    "them before fit"
+                )
+
     def parts(self) -> list[Tensor]:
         return [self.x, self.y] if self.weight is None else [self.x, self.y, self.weight]
 

@@ -24,7 +24,10 @@ class Report:
 
 @dataclass(frozen=True)
 class Event:
-    """`start` comes with the history so far (of a resumed run), `report` with its newest row."""
+    """`start` comes with the history so far (of a resumed run), `report` with its newest row.
+
+    `end` comes once, with the reason: that of the result, or the error that ended the run.
+    """
 
     kind: Literal["start", "report", "recovery", "end"]
     step: int
@@ -83,13 +86,17 @@ class TensorBoard:
             raise ConfigurationError(
                 "the TensorBoard callback needs the tensorboard package: pip install tensorboard"
             ) from error
-        self.writer = SummaryWriter(str(directory))
+        self.new_writer, self.directory = SummaryWriter, str(directory)
 
     def __call__(self, event: Event) -> None:
+        if event.kind == "start":
+            # What a killed process wrote after the checkpoint comes again.
+            purge = event.step + 1 if event.step else None
+            self.writer = self.new_writer(self.directory, purge_step=purge)
         if event.report is not None:
             for name in COLUMNS[1:]:
                 value = getattr(event.report, name)
                 if value is not None:
                     self.writer.add_scalar(name, value, event.report.step)
         if event.kind == "end":
-            self.writer.flush()
+            self.writer.close()

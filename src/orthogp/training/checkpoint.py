@@ -1,7 +1,9 @@
 """Checkpoints of a run: the last two, each written whole or not at all."""
 
+import contextlib
 import hashlib
 import json
+import math
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,8 @@ from orthogp.training.config import TrainingConfig
 KIND = "checkpoint"
 SUFFIX = ".orthogp-checkpoint"
 KEPT = 2
+# Rows, evenly spaced, that tell one data set from another.
+SAMPLED_ROWS = 2**16
 
 
 @dataclass(frozen=True)
@@ -31,12 +35,21 @@ class Checkpoints:
 
     def __init__(self, directory: str | Path, fingerprint: str):
         self.directory, self.fingerprint = Path(directory), fingerprint
+        # Runs that share a directory tell their files apart by name, and leave the others' alone.
+        self.suffix = f"-{fingerprint[:12]}{SUFFIX}"
 
     def save(self, step: int, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         meta = {**meta, "fingerprint": self.fingerprint}
-        files.write(self.directory / f"step-{step:09d}{SUFFIX}", KIND, tensors, meta)
-        for old in self._paths()[KEPT:]:
-            old.unlink(missing_ok=True)
+        path = self.directory / f"step-{step:09d}{self.suffix}"
+        files.write(path, KIND, tensors, meta)
+        own = [p for p in self._paths() if p.name.endswith(self.suffix)]
+        # What is ahead of this step was damaged: the run went on from behind it.
+        kept = [p for p in own if p <= path][:KEPT]
+        # A process that was killed while it wrote could not remove what it had written.
+        parts = self.directory.glob(f".step-*{self.suffix}.*.tmp")
+        for old in [*(p for p in own if p not in kept), *parts]:
+            with contextlib.suppress(OSError):
+                old.unlink()
 
     def latest(self) -> Checkpoint | None:
         """The newest that is whole and belongs to this run; others are named and passed over."""
@@ -65,6 +78,10 @@ def fingerprint(model: VariationalGP, rows: Rows, config: TrainingConfig) -> str
     # How long to wait is not part of what is computed.
     settings.pop("max_time")
     shapes = {name: list(value.shape) for name, value in model.state_dict().items()}
-    sample = [float(part.double().sum()) for part in (rows.x[::997], rows.y[::997])]
-    outline = {"settings": settings, "shapes": shapes, "rows": len(rows), "sample": sample}
-    return hashlib.sha256(json.dumps(outline, sort_keys=True).encode()).hexdigest()
+    outline = {"settings": settings, "model": repr(model), "shapes": shapes, "rows": len(rows)}
+    digest = hashlib.sha256(json.dumps(outline, sort_keys=True).encode())
+    # Rows, not sums: a sum depends on the number of threads.
+    stride = math.ceil(len(rows) / SAMPLED_ROWS)
+    for part in rows.parts():
+        digest.update(part[::stride].cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

@@ -16,13 +16,17 @@ RULES = ("adam", "diagonal", "exact")
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """The settings of one run. Steps are counted, never epochs; times are seconds."""
+    """The settings of one run. Steps are counted, never epochs; times are seconds.
+
+    `residual_floor` is ε of D + ε, relative to the prior variance: without it a γ beside a point of
+    β moves the function elsewhere by many times the learning rate.
+    """
 
     max_steps: int = 5000
     max_time: float | None = None
     batch_size: int = 1024
-    learning_rate: float = 1e-2
-    natural_step: float = 0.05
+    learning_rate: float = 0.03
+    natural_step: float = 0.1
     natural_warmup: int = 100
     schedule: str = "cosine"
     schedule_warmup: int = 100
@@ -30,6 +34,7 @@ class TrainingConfig:
     kl_columns: int | str | None = "auto"
     residual_rule: str = "adam"
     residual_step: float | None = None
+    residual_floor: float = 1e-2
     refresh_every: int = 200
     train_hyperparameters: bool = True
     train_points: bool = True
@@ -41,9 +46,10 @@ class TrainingConfig:
         for name in ("max_steps", "batch_size", "refresh_every", "report_every"):
             self._require(name, _is_count(getattr(self, name)), "a positive whole number")
         for name in ("natural_warmup", "schedule_warmup", "seed"):
-            value = getattr(self, name)
-            self._require(name, value == 0 or _is_count(value), "a whole number, zero or more")
+            good = _is_count(getattr(self, name), least=0)
+            self._require(name, good, "a whole number, zero or more")
         self._require("learning_rate", _is_positive(self.learning_rate), "a positive number")
+        self._require("residual_floor", _is_positive(self.residual_floor), "a positive number")
         for name in ("max_time", "clip_norm", "residual_step"):
             value = getattr(self, name)
             self._require(name, value is None or _is_positive(value), "a positive number or None")
@@ -78,6 +84,13 @@ class TrainingConfig:
         rise = min(1.0, (step + 1) / max(1, self.schedule_warmup))
         return self.learning_rate * rise * _cosine(progress)
 
+    def residual_step_at(self, step: int, progress: float, num_rows: int) -> float:
+        """The step size of the γ rule. Adam's follows the schedule of the other rates."""
+        if self.residual_rule != "adam":
+            return self.residual_step or self.learning_rate / num_rows
+        ratio = 1.0 if self.residual_step is None else self.residual_step / self.learning_rate
+        return ratio * self.learning_rate_at(step, progress)
+
     def natural_step_at(self, step: int, progress: float, gaussian: bool) -> float:
         """τ of step `step`: raised linearly first unless the likelihood is Gaussian.
 
@@ -99,5 +112,5 @@ def _is_positive(value: object) -> bool:
     return math.isfinite(value) and value > 0
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def _is_count(value: object, least: int = 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthogp.errors import FileError, NumericalError
+from orthogp.errors import ConfigurationError, FileError, NumericalError
 from orthogp.model import VariationalGP
 from orthogp.training.batches import ColumnSampler, Rows, Sampler, make_feed
 from orthogp.training.callbacks import Callback, Event, Report
 from orthogp.training.checkpoint import Checkpoint, Checkpoints, fingerprint
 from orthogp.training.config import TrainingConfig
 from orthogp.training.evaluate import held_out_log_density
-from orthogp.training.step import Step
+from orthogp.training.step import CAUSES, Step
 
 MAX_RECOVERIES = 8
 FLOAT64_AFTER = 3
@@ -63,6 +63,11 @@ class Run:
         checkpoint_dir: str | Path | None,
         checkpoint_seconds: float,
     ):
+        if config.patience is not None and validation is None:
+            raise ConfigurationError(
+                f"patience is {config.patience} and there are no validation rows to judge by; "
+                "pass validation or leave patience None"
+            )
         self.model, self.rows, self.config = model, rows, config
         self.validation, self.callbacks = validation, tuple(callbacks)
         self.checkpoint_seconds, self.last_saved = checkpoint_seconds, time.monotonic()
@@ -90,7 +95,7 @@ class Run:
         self.captured = False
 
     def rates(self, steps: int) -> Tensor:
-        """Learning rate and τ of the next steps, on the device."""
+        """Learning rate, τ and the γ rule's rate of the next steps, on the device."""
         p, config = self.progress, self.config
         spent = 0.0 if config.max_time is None else p.seconds / config.max_time
         gaussian = self.model.likelihood.gaussian
@@ -99,11 +104,27 @@ class Run:
             done = max(step / config.max_steps, spent)
             rate = config.learning_rate_at(step, done)
             tau = config.natural_step_at(step, done, gaussian)
-            rows.append([rate * math.sqrt(p.caution), tau * p.caution])
+            residual = config.residual_step_at(step, done, len(self.rows))
+            ease = math.sqrt(p.caution)
+            rows.append([rate * ease, tau * p.caution, residual * ease])
         return torch.tensor(rows, dtype=torch.float32).to(self.device, non_blocking=True)
 
-    def chunk(self, steps: int) -> tuple[float, bool]:
-        """Runs `steps` steps without looking; the mean bound, and whether anything went wrong."""
+    def chunk(self, steps: int) -> tuple[float, str | None]:
+        """Runs `steps` steps without looking; the mean bound, and what went wrong, if anything."""
+        try:
+            self._run(steps)
+            # The host looks here, and only here.
+            fault = self.step.fault()
+        except NumericalError as error:
+            # On a CPU a factor is read as soon as it is made; what spoiled it came before.
+            failed = self.step.failed.tolist()
+            fault = CAUSES[failed.index(True)] if any(failed) else str(error)
+        mean = float(self.step.total) / steps
+        self.step.total.zero_()
+        self.step.failed.zero_()
+        return mean, fault
+
+    def _run(self, steps: int) -> None:
         if self.progress.step // self.config.refresh_every > self.progress.last_refresh:
             self.step.refresh()
             self.progress.last_refresh = self.progress.step // self.config.refresh_every
@@ -117,16 +138,6 @@ class Run:
                 self.step.capture()
                 self.captured = True
             self.step()
-        # The host looks here, and only here.
-        total = float(self.step.total)
-        good = not bool(self.step.failed) and math.isfinite(total) and self.finite()
-        self.step.total.zero_()
-        self.step.failed.zero_()
-        return total / steps, not good
-
-    def finite(self) -> bool:
-        parts = [t for t in self.step.tensors().values() if t.is_floating_point()]
-        return bool(torch.stack([t.isfinite().all() for t in parts]).all())
 
     def state(self) -> dict[str, Any]:
         """All that a rewind needs; tensors are copies on the device."""
@@ -145,26 +156,27 @@ class Run:
             self.column_sampler.restore(state["columns"])
         self.progress = replace(state["progress"], history=list(state["progress"].history))
 
-    def recover(self, good: dict[str, Any]) -> str:
+    def recover(self, good: dict[str, Any], fault: str) -> str:
         """Back to the last good state with smaller steps, more jitter, and at last float64."""
-        attempts = self.progress.recoveries + 1
+        seconds, attempts = self.progress.seconds, self.progress.recoveries + 1
+        self.rewind(good)
+        self.rows.require_finite()
         if attempts > MAX_RECOVERIES:
             raise NumericalError(
-                f"training failed {attempts} times near step {self.progress.step} in spite of "
-                f"smaller steps, a jitter of {self.model.jitter:.0e} and float64; check the data "
-                "for extreme values and the kernel for parameters out of range"
+                f"training failed {attempts} times near step {self.progress.step} ({fault}) in "
+                f"spite of smaller steps, a jitter of {self.model.jitter:.0e} and float64; check "
+                "the data for extreme values and the kernel for parameters out of range"
             )
-        seconds = self.progress.seconds
-        self.rewind(good)
         self.progress.recoveries, self.progress.seconds = attempts, seconds
         self.progress.caution = 0.25**attempts
-        self.model.jitter = min(LARGEST_JITTER, 10.0 * self.model.jitter)
+        raised = min(LARGEST_JITTER, 10.0 * self.model.jitter)
+        self.model.jitter = max(self.model.jitter, raised)
         if attempts >= FLOAT64_AFTER and self.model.basis.beta.dtype == torch.float32:
             self.model.double()
         self.build()
         self.step.restore(good["tensors"])
         return (
-            f"step {self.progress.step}: a value that is not finite or a factor that failed; "
+            f"step {self.progress.step}: {fault}; "
             f"going on from here with steps of {self.progress.caution:.2g} times their size, "
             f"jitter {self.model.jitter:.0e}, {str(self.model.basis.beta.dtype)[6:]}"
         )
@@ -214,6 +226,18 @@ class Run:
         )
         self.best_state = _under("best.", tensors) or None
 
+    def reason_to_stop(self) -> str | None:
+        """A function of the saved state alone: a run resumed at its end ends again at once."""
+        p, config = self.progress, self.config
+        if p.step >= config.max_steps:
+            return "steps"
+        waited = p.step - p.best_step
+        if config.patience is not None and waited >= config.patience * config.report_every:
+            return "patience"
+        if config.max_time is not None and p.seconds >= config.max_time:
+            return "time"
+        return None
+
     def tell(self, kind, report: Report | None = None, message: str = "") -> None:
         history = tuple(self.progress.history) if kind == "start" else ()
         for callback in self.callbacks:
@@ -241,14 +265,14 @@ def fit(
     if found is not None:
         run.resume(found)
     run.tell("start")
-    good, reason, began = run.state(), "steps", time.monotonic() - run.progress.seconds
+    good, began = run.state(), time.monotonic() - run.progress.seconds
     try:
-        while run.progress.step < config.max_steps:
+        while (reason := run.reason_to_stop()) is None:
             steps = min(config.report_every, config.max_steps - run.progress.step)
-            bound, failed = run.chunk(steps)
+            bound, fault = run.chunk(steps)
             run.progress.seconds = time.monotonic() - began
-            if failed:
-                message = run.recover(good)
+            if fault is not None:
+                message = run.recover(good, fault)
                 if run.progress.recoveries == 1:
                     warnings.warn(message, stacklevel=2)
                 run.tell("recovery", message=message)
@@ -260,15 +284,13 @@ def fit(
             good = run.state()
             run.tell("report", report)
             run.save(good)
-            if config.patience is not None and _out_of_patience(run):
-                reason = "patience"
-                break
-            if config.max_time is not None and run.progress.seconds >= config.max_time:
-                reason = "time"
-                break
     except KeyboardInterrupt:
         reason = "interrupt"
         run.rewind(good)
+    except Exception as error:
+        # So that files are flushed and a terminal gets its cursor back.
+        run.tell("end", message=str(error))
+        raise
     run.save(good, force=True)
     if config.patience is not None and run.best_state is not None:
         run.step.restore(run.best_state)
@@ -286,14 +308,8 @@ def _report(run: Run, bound: float) -> Report:
         if run.config.patience is not None and held_out > p.best:
             p.best, p.best_step = held_out, p.step
             run.best_state = run.step.snapshot()
-    rate, tau = run.step.rates.tolist()
+    rate, tau, _ = run.step.rates.tolist()
     return Report(p.step, p.seconds, bound, held_out, rate, tau)
-
-
-def _out_of_patience(run: Run) -> bool:
-    assert run.config.patience is not None
-    waited = run.progress.step - run.progress.best_step
-    return run.validation is not None and waited >= run.config.patience * run.config.report_every
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -21,8 +21,14 @@ from orthogp.residual import (
 )
 from orthogp.training.config import TrainingConfig
 
-DIAGONAL_FLOOR = 1e-6
 WARMUP_STEPS = 3
+# What a step may find wrong, in the order of `Step.failed`.
+CAUSES = (
+    "the covariance of the inducing points could not be factorised",
+    "the precision of q(f_β) left the positive-definite cone",
+    "the bound is not finite",
+    "a gradient is not finite",
+)
 
 
 class Step:
@@ -43,10 +49,10 @@ class Step:
             None if num_columns is None
             else torch.zeros(num_columns, dtype=torch.long, device=device)
         )  # fmt: skip
-        # Learning rate and τ, in the dtype that fused optimizers read.
-        self.rates = torch.zeros(2, dtype=torch.float32, device=device)
+        # Learning rate, τ and the γ rule's rate, in the dtype that fused optimizers read.
+        self.rates = torch.zeros(3, dtype=torch.float32, device=device)
         self.total = torch.zeros((), dtype=torch.float64, device=device)
-        self.failed = torch.zeros((), dtype=torch.bool, device=device)
+        self.failed = torch.zeros(len(CAUSES), dtype=torch.bool, device=device)
         q = getattr(model.basis, "q", None)
         self.natural = q if isinstance(q, NaturalGaussian) else None
         self._choose_parameters()
@@ -75,12 +81,15 @@ class Step:
             )
         self.parameters = chosen
         self.adam = _primed_adam(chosen, self.rates[0]) if chosen else None
-        self.residual_adam, self.scale = None, None
+        self.residual_adam, self.scale, self.projected = None, None, None
         if self.a_gamma is not None:
             self.scale = torch.ones_like(self.a_gamma[0])
+            if config.residual_rule == "exact":
+                count = len(self.scale)
+                self.projected = self.scale.new_zeros(count, count, dtype=torch.float64)
             if config.residual_rule == "adam":
                 self.residual_adam = ScaledAdam(self.a_gamma, self.scale)
-                self.residual_adam.param_groups[0]["lr"] = self.rates[0]
+                self.residual_adam.param_groups[0]["lr"] = self.rates[2]
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -89,10 +98,13 @@ class Step:
             return
         basis, covariance = self.model.basis, self.model.covariance
         factor = basis.factor(covariance, self.model.jitter, robust=True)
-        if self.config.residual_rule == "exact":
-            self.projected = projected_covariance(covariance, basis.beta, basis.gamma, factor.R)
+        if self.projected is not None:
+            fresh = projected_covariance(covariance, basis.beta, basis.gamma, factor.R)
+            self.projected.copy_(fresh)
             return
-        self.scale.copy_(projected_diagonal(covariance, basis.beta, basis.gamma, factor.R))
+        D = projected_diagonal(covariance, basis.beta, basis.gamma, factor.R)
+        floor = self.config.residual_floor * covariance.diagonal(basis.beta).mean()
+        self.scale.copy_(D + floor)
         if self.residual_adam is not None:
             self.residual_adam.set_scale(self.scale)
 
@@ -124,7 +136,32 @@ class Step:
         self._move_residual()
         norms = torch.nn.utils.get_total_norm(grads) if grads else self.total
         self.total += bound.value.detach()
-        self.failed |= bound.failed | ~norms.isfinite()
+        found = [
+            bound.factor.info != 0, (bound.q.info != 0).any(),
+            ~bound.value.isfinite(), ~norms.isfinite(),
+        ]  # fmt: skip
+        # The first to fail names the cause; what fails after it is its consequence.
+        self.failed |= torch.stack(found) & ~self.failed.any()
+
+    @torch.no_grad()
+    def fault(self) -> str | None:
+        """What went wrong since the last restore, or with the state as it is; None for nothing.
+
+        Reads the device. A state without a fault is one that the next step can start from.
+        """
+        failed = self.failed.tolist()
+        if any(failed):
+            return CAUSES[failed.index(True)]
+        parts = [t.isfinite().all() for t in self.tensors().values() if t.is_floating_point()]
+        if not (self.total.isfinite() & torch.stack(parts).all()):
+            return "a parameter is not finite"
+        model, robust = self.model, not self.total.is_cuda
+        factor = model.basis.factor(model.covariance, model.jitter, robust)
+        if factor.info != 0:
+            return CAUSES[0]
+        if self.natural is not None and self.natural.whitened(factor).info.any():
+            return CAUSES[1]
+        return None
 
     def _move_residual(self) -> None:
         if self.a_gamma is None:
@@ -134,13 +171,12 @@ class Step:
             return
         assert self.a_gamma.grad is not None
         assert self.scale is not None
-        step = self.config.residual_step or self.config.learning_rate / self.num_rows
+        a, grad, rate = self.a_gamma, self.a_gamma.grad, self.rates[2].to(self.a_gamma.dtype)
         if self.config.residual_rule == "diagonal":
-            after = diagonal_rule(self.a_gamma, self.a_gamma.grad, self.scale, step, DIAGONAL_FLOOR)
+            after = diagonal_rule(a, grad, self.scale, rate)
         else:
-            after = exact_rule(
-                self.a_gamma, self.a_gamma.grad, self.projected, step, self.model.jitter
-            )
+            assert self.projected is not None
+            after = exact_rule(a, grad, self.projected, rate, self.model.jitter)
         with torch.no_grad():
             self.a_gamma.copy_(after)
 
@@ -184,6 +220,8 @@ class Step:
                     found[f"{label}.{k}.{key}"] = value
         if self.scale is not None:
             found["scale"] = self.scale
+        if self.projected is not None:
+            found["projected"] = self.projected
         return found
 
     def snapshot(self) -> dict[str, Tensor]:
