@@ -13,7 +13,7 @@ from orthogp.errors import DataError, NumericalError
 from orthogp.model import VariationalGP
 from orthogp.training import Rows, fit, full_bound
 from orthogp.training.batches import ColumnSampler, Sampler
-from orthogp.training.loop import Run
+from orthogp.training.run import Run
 from runs import contents, data, finite, model, same, settings, single_step
 
 

@@ -1,4 +1,4 @@
-"""The training engine: `fit` in `loop`, one step in `step`, batches, checkpoints, callbacks."""
+"""The training engine: `fit` in `loop`, its state in `run`, one step in `step`."""
 
 from orthogp.training.batches import Rows
 from orthogp.training.callbacks import CsvHistory, Event, JsonlHistory, Report, TensorBoard

@@ -1,0 +1,236 @@
+"""One run: its data and samplers, and what it takes to step, rewind, recover and resume."""
+
+import math
+import time
+import warnings
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from orthogp.errors import ConfigurationError, FileError, NumericalError
+from orthogp.model import VariationalGP
+from orthogp.training.batches import ColumnSampler, Rows, Sampler, make_feed
+from orthogp.training.callbacks import Callback, Event, Report
+from orthogp.training.checkpoint import Checkpoint, Checkpoints, fingerprint
+from orthogp.training.config import TrainingConfig
+from orthogp.training.step import CAUSES, Step
+
+MAX_RECOVERIES = 8
+FLOAT64_AFTER = 3
+LARGEST_JITTER = 1e-3
+
+
+@dataclass
+class Progress:
+    """Everything beside tensors that a run must remember to go on where it stopped."""
+
+    step: int = 0
+    seconds: float = 0.0
+    last_refresh: int = -1
+    recoveries: int = 0
+    caution: float = 1.0
+    best: float = -math.inf
+    best_step: int = 0
+    history: list[Report] = field(default_factory=list)
+
+
+class Run:
+    """One run: the model, its data, and what it takes to step, rewind and resume."""
+
+    def __init__(
+        self,
+        model: VariationalGP,
+        rows: Rows,
+        config: TrainingConfig,
+        validation: Rows | None,
+        callbacks: Iterable[Callback],
+        checkpoint_dir: str | Path | None,
+        checkpoint_seconds: float,
+    ):
+        if config.patience is not None and validation is None:
+            raise ConfigurationError(
+                f"patience is {config.patience} and there are no validation rows to judge by; "
+                "pass validation or leave patience None"
+            )
+        self.model, self.rows, self.config = model, rows, config
+        self.validation, self.callbacks = validation, tuple(callbacks)
+        self.checkpoint_seconds, self.last_saved = checkpoint_seconds, time.monotonic()
+        self.checkpoints = None
+        if checkpoint_dir is not None:
+            self.checkpoints = Checkpoints(checkpoint_dir, fingerprint(model, rows, config))
+        self.device = model.basis.beta.device
+        self.sampler = Sampler(len(rows), config.batch_size, config.seed, self.device)
+        num_columns = config.columns(model.basis.gamma.shape[0])
+        self.num_columns = num_columns if model.basis.gamma.shape[0] else None
+        self.column_sampler = None
+        if self.num_columns is not None:
+            self.column_sampler = ColumnSampler(
+                model.basis.gamma.shape[0], self.num_columns, config.seed + 1, self.device
+            )
+        self.progress = Progress()
+        self.best_state: dict[str, Tensor] | None = None
+        self.build()
+
+    def build(self) -> None:
+        """The step for the model's present dtype and jitter."""
+        dtype = self.model.basis.beta.dtype
+        self.feed = make_feed(self.rows, self.sampler.batch_size, self.device, dtype)
+        self.step = Step(self.model, self.config, len(self.rows), self.feed.batch, self.num_columns)
+        self.captured = False
+
+    def rates(self, steps: int) -> Tensor:
+        """Learning rate, τ and the γ rule's rate of the next steps, on the device."""
+        p, config = self.progress, self.config
+        spent = 0.0 if config.max_time is None else p.seconds / config.max_time
+        gaussian = self.model.likelihood.gaussian
+        rows = []
+        for step in range(p.step, p.step + steps):
+            done = max(step / config.max_steps, spent)
+            rate = config.learning_rate_at(step, done)
+            tau = config.natural_step_at(step, done, gaussian)
+            residual = config.residual_step_at(step, done, len(self.rows))
+            ease = math.sqrt(p.caution)
+            rows.append([rate * ease, tau * p.caution, residual * ease])
+        return torch.tensor(rows, dtype=torch.float32).to(self.device, non_blocking=True)
+
+    def chunk(self, steps: int) -> tuple[float, str | None]:
+        """Runs `steps` steps without looking; the mean bound, and what went wrong, if anything."""
+        try:
+            self._run(steps)
+            # The host looks here, and only here.
+            fault = self.step.fault()
+        except NumericalError as error:
+            # On a CPU a factor is read as soon as it is made; what spoiled it came before.
+            failed = self.step.failed.tolist()
+            fault = CAUSES[failed.index(True)] if any(failed) else str(error)
+        mean = float(self.step.total) / steps
+        self.step.total.zero_()
+        self.step.failed.zero_()
+        return mean, fault
+
+    def _run(self, steps: int) -> None:
+        if self.progress.step // self.config.refresh_every > self.progress.last_refresh:
+            self.step.refresh()
+            self.progress.last_refresh = self.progress.step // self.config.refresh_every
+        rates, indices = self.rates(steps), self.sampler.draw(steps)
+        columns = None if self.column_sampler is None else self.column_sampler.draw(steps)
+        for k, _ in enumerate(self.feed.run(indices)):
+            self.step.rates.copy_(rates[k])
+            if columns is not None and self.step.columns is not None:
+                self.step.columns.copy_(columns[k])
+            if not self.captured:
+                self.step.capture()
+                self.captured = True
+            self.step()
+
+    def state(self) -> dict[str, Any]:
+        """All that a rewind needs; tensors are copies on the device."""
+        columns = None if self.column_sampler is None else self.column_sampler.state()
+        return {
+            "tensors": self.step.snapshot(),
+            "rows": self.sampler.state(),
+            "columns": columns,
+            "progress": replace(self.progress, history=list(self.progress.history)),
+        }
+
+    def rewind(self, state: dict[str, Any]) -> None:
+        self.step.restore(state["tensors"])
+        self.sampler.restore(state["rows"])
+        if self.column_sampler is not None:
+            self.column_sampler.restore(state["columns"])
+        self.progress = replace(state["progress"], history=list(state["progress"].history))
+
+    def recover(self, good: dict[str, Any], fault: str) -> str:
+        """Back to the last good state with smaller steps, more jitter, and at last float64."""
+        seconds, attempts = self.progress.seconds, self.progress.recoveries + 1
+        self.rewind(good)
+        self.rows.require_finite()
+        if attempts > MAX_RECOVERIES:
+            raise NumericalError(
+                f"training failed {attempts} times near step {self.progress.step} ({fault}) in "
+                f"spite of smaller steps, a jitter of {self.model.jitter:.0e} and float64; check "
+                "the data for extreme values and the kernel for parameters out of range"
+            )
+        self.progress.recoveries, self.progress.seconds = attempts, seconds
+        self.progress.caution = 0.25**attempts
+        raised = min(LARGEST_JITTER, 10.0 * self.model.jitter)
+        self.model.jitter = max(self.model.jitter, raised)
+        if attempts >= FLOAT64_AFTER and self.model.basis.beta.dtype == torch.float32:
+            self.model.double()
+        self.build()
+        self.step.restore(good["tensors"])
+        return (
+            f"step {self.progress.step}: {fault}; "
+            f"going on from here with steps of {self.progress.caution:.2g} times their size, "
+            f"jitter {self.model.jitter:.0e}, {str(self.model.basis.beta.dtype)[6:]}"
+        )
+
+    def save(self, good: dict[str, Any], force: bool = False) -> None:
+        if self.checkpoints is None:
+            return
+        if not force and time.monotonic() - self.last_saved < self.checkpoint_seconds:
+            return
+        tensors = {f"state.{name}": value for name, value in good["tensors"].items()}
+        tensors["rows.epoch"] = good["rows"]["epoch"]
+        if good["columns"] is not None:
+            tensors["columns.generator"] = good["columns"]["generator"]
+        if self.best_state is not None:
+            tensors |= {f"best.{name}": value for name, value in self.best_state.items()}
+        meta = {
+            "progress": asdict(good["progress"]),
+            "position": good["rows"]["position"],
+            "jitter": self.model.jitter,
+            "dtype": str(self.model.basis.beta.dtype),
+            "config": self.config.as_dict(),
+        }
+        try:
+            self.checkpoints.save(good["progress"].step, tensors, meta)
+        except FileError as error:
+            # A full disk costs the checkpoint, not the run.
+            warnings.warn(f"{error}; training goes on without this checkpoint", stacklevel=2)
+        self.last_saved = time.monotonic()
+
+    def resume(self, checkpoint: Checkpoint) -> None:
+        tensors, meta = checkpoint.tensors, checkpoint.meta
+        self.model.jitter = meta["jitter"]
+        if meta["dtype"] == str(torch.float64):
+            self.model.double()
+        self.build()
+        history = [Report(**row) for row in meta["progress"].pop("history")]
+        columns = None
+        if self.column_sampler is not None:
+            columns = {"generator": tensors["columns.generator"]}
+        self.rewind(
+            {
+                "tensors": _under("state.", tensors),
+                "rows": {"epoch": tensors["rows.epoch"], "position": meta["position"]},
+                "columns": columns,
+                "progress": Progress(**meta["progress"], history=history),
+            }
+        )
+        self.best_state = _under("best.", tensors) or None
+
+    def reason_to_stop(self) -> str | None:
+        """A function of the saved state alone: a run resumed at its end ends again at once."""
+        p, config = self.progress, self.config
+        if p.step >= config.max_steps:
+            return "steps"
+        waited = p.step - p.best_step
+        if config.patience is not None and waited >= config.patience * config.report_every:
+            return "patience"
+        if config.max_time is not None and p.seconds >= config.max_time:
+            return "time"
+        return None
+
+    def tell(self, kind, report: Report | None = None, message: str = "") -> None:
+        history = tuple(self.progress.history) if kind == "start" else ()
+        for callback in self.callbacks:
+            callback(Event(kind, self.progress.step, report, message, history))
+
+
+def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
