@@ -157,6 +157,39 @@ MUTANTS: tuple[Mutant, ...] = (
         replace='if self.hold_fixed == "unwhitened":\n            T = factor.R @ factor.L',
         tests=("tests/test_bases.py::test_what_is_held_fixed_stands_still_when_the_kernel_moves",),
     ),
+    Mutant(
+        name="rows drawn with replacement",
+        file="orthogp/training/batches.py",
+        find="torch.randperm(self.num_rows, generator=self.generator, device=device)",
+        replace=(
+            "torch.randint("
+            "self.num_rows, (self.num_rows,), generator=self.generator, device=device)"
+        ),
+        tests=(
+            "tests/test_batches.py::test_every_epoch_has_every_row_once_and_every_batch_one_size",
+        ),
+    ),
+    Mutant(
+        name="a resumed run that draws other rows",
+        file="orthogp/training/run.py",
+        find='        self.sampler.restore(state["rows"])\n',
+        replace="",
+        tests=("tests/test_resume.py::test_every_method_resumes_exactly",),
+    ),
+    Mutant(
+        name="a step that does not notice its failures",
+        file="orthogp/training/step.py",
+        find="        self.failed |= torch.stack(found) & ~self.failed.any()\n",
+        replace="",
+        tests=("tests/test_recovery.py::test_the_first_thing_to_fail_is_the_cause",),
+    ),
+    Mutant(
+        name="a file without its checksum",
+        file="orthogp/files.py",
+        find='if hashlib.sha256(payload).hexdigest().encode() + b"\\n" != digest:',
+        replace="if False:",
+        tests=("tests/test_files.py::test_no_flipped_bit_is_read",),
+    ),
 )
 
 
