@@ -13,9 +13,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Elements of a tile. On a CPU 2¹⁶ float32 numbers and their temporaries fit the second-level
+# Elements of a tile. On a CPU 2¹⁷ float32 numbers and their temporaries fit the second-level
 # cache; on a GPU a tile must fill the chip.
-TILE_ELEMENTS = {"cpu": 2**16, "cuda": 2**24}
+TILE_ELEMENTS = {"cpu": 2**17, "cuda": 2**24}
 TILE_COLUMNS = {"cpu": 2**12, "cuda": 2**16}
 
 
@@ -114,6 +114,7 @@ class _Block(torch.autograd.Function):
         ctx.save_for_backward(x, z, rho, scale)
         ctx.families, ctx.same = families, same
         out = x.new_empty(x.shape[0], z.shape[0])
+        rho, scale = _scalars(rho), _scalars(scale)
         for rows, columns, d2 in _distance_tiles(x, z, same):
             out[rows, columns] = _value(d2, rho, scale, families)
         return out
@@ -135,6 +136,7 @@ class _Matvec(torch.autograd.Function):
         ctx.save_for_backward(x, z, a, rho, scale)
         ctx.families, ctx.same = families, same
         out = a.new_zeros(a.shape[0], x.shape[0])
+        rho, scale = _scalars(rho), _scalars(scale)
         for rows, columns, d2 in _distance_tiles(x, z, same):
             out[:, rows] += a[:, columns] @ _value(d2, rho, scale, families).mT
         return out
@@ -165,38 +167,55 @@ class _Gradients:
     """
 
     def __init__(self, x: Tensor, z: Tensor, rho: Tensor, scale: Tensor, families: tuple[str, ...]):
-        self.x, self.z, self.rho, self.scale, self.families = x, z, rho, scale, families
-        self.grad_x, self.grad_z = torch.zeros_like(x), torch.zeros_like(z)
+        self.scale, self.families = scale, families
+        self.rho, self.scales, self.slopes = map(_scalars, (rho, scale, scale * rho))
+        # With a column of ones beside the points, one product gives Q z and the row sums of Q.
+        self.x_one, self.z_one = (torch.cat([t, torch.ones_like(t[:, :1])], 1) for t in (x, z))
+        self.q_z, self.q_x = torch.zeros_like(self.x_one), torch.zeros_like(self.z_one)
         # One scalar sums millions of terms: in double, whatever the blocks are in.
-        self.grad_rho = torch.zeros_like(rho, dtype=torch.float64)
-        self.grad_scale = torch.zeros_like(scale, dtype=torch.float64)
+        self.values = [torch.zeros((), dtype=torch.float64, device=x.device) for _ in families]
+        self.moments = [torch.zeros((), dtype=torch.float64, device=x.device) for _ in families]
 
     def add(self, rows: slice, columns: slice, d2: Tensor, p: Tensor) -> Tensor:
         """Adds one tile and returns K there."""
-        total, q = torch.zeros_like(d2), torch.zeros_like(d2)
+        total = q = None
+        p_d2 = p * d2
         for k, name in enumerate(self.families):
             value, slope = FAMILIES[name].value_and_slope(d2 * self.rho[k])
-            self.grad_scale[k] += _dot(p, value)
-            total.addcmul_(value, self.scale[k])
-            slope.mul_(p)
-            self.grad_rho[k] += self.scale[k] * _dot(slope, d2)
-            q.addcmul_(slope, self.scale[k] * self.rho[k])
-        x, z = self.x[rows], self.z[columns]
-        self.grad_x[rows] += 2.0 * (q.sum(1, keepdim=True) * x - q @ z)
-        self.grad_z[columns] += 2.0 * (q.sum(0).unsqueeze(1) * z - q.mT @ x)
+            self.values[k] += _dot(p, value)
+            self.moments[k] += _dot(p_d2, slope)
+            total = _plus(total, value.mul_(self.scales[k]))
+            q = _plus(q, slope.mul_(self.slopes[k]))
+        assert total is not None
+        assert q is not None
+        q.mul_(p)
+        self.q_z[rows] += q @ self.z_one[columns]
+        self.q_x[columns] += q.mT @ self.x_one[rows]
         return total
 
     def finish(self, needed: tuple[bool, ...]) -> tuple[Tensor | None, ...]:
-        dtype = self.x.dtype
-        found = self.grad_x, self.grad_z, self.grad_rho.to(dtype), self.grad_scale.to(dtype)
+        grad_x = 2.0 * (self.q_z[:, -1:] * self.x_one - self.q_z)[:, :-1]
+        grad_z = 2.0 * (self.q_x[:, -1:] * self.z_one - self.q_x)[:, :-1]
+        grad_rho = torch.stack(self.moments).to(self.scale) * self.scale
+        found = grad_x, grad_z, grad_rho, torch.stack(self.values).to(self.scale)
         return tuple(g if wanted else None for g, wanted in zip(found, needed, strict=False))
 
 
-def _value(d2: Tensor, rho: Tensor, scale: Tensor, families: tuple[str, ...]) -> Tensor:
-    total = torch.zeros_like(d2)
+def _value(d2: Tensor, rho: list, scale: list, families: tuple[str, ...]) -> Tensor:
+    total = None
     for k, name in enumerate(families):
-        total.addcmul_(FAMILIES[name].value(d2 * rho[k]), scale[k])
+        total = _plus(total, FAMILIES[name].value(d2 * rho[k]).mul_(scale[k]))
+    assert total is not None
     return total
+
+
+def _plus(total: Tensor | None, part: Tensor) -> Tensor:
+    return part if total is None else total.add_(part)
+
+
+def _scalars(values: Tensor) -> list:
+    """One factor each: numbers on a CPU, where they are cheaper; tensors elsewhere."""
+    return values.tolist() if values.device.type == "cpu" else list(values.unbind())
 
 
 def _centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor, bool]:
