@@ -89,6 +89,13 @@ def smoother(m: VariationalGP) -> VariationalGP:
     return other
 
 
+def rougher(m: VariationalGP) -> VariationalGP:
+    """The same kernel with another ν, which is no parameter."""
+    kernel = default_kernel(2)
+    kernel.kernels[0].base_kernel.nu = 1.5
+    return VariationalGP(kernel, m.likelihood, m.basis)
+
+
 OTHERS = {
     "rows": lambda rows: {"rows": Rows(rows.x[:-1], rows.y[:-1])},
     "a target": lambda rows: {"rows": Rows(rows.x, rows.y.index_fill(0, torch.tensor([150]), 9.0))},
@@ -96,6 +103,8 @@ OTHERS = {
     "settings": lambda rows: {"learning_rate": 0.02},
     "basis": lambda rows: {"m": model(rows, b=11)},
     "kernel": lambda rows: {"m": smoother(model(rows))},
+    "smoothness": lambda rows: {"m": rougher(model(rows))},
+    "held fixed": lambda rows: {"m": model(rows, hold_fixed="dual")},
 }
 
 

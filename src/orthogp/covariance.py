@@ -65,6 +65,10 @@ class Covariance(nn.Module):
         self.kernel = kernel
         self.terms = radial_terms(kernel)
 
+    def extra_repr(self) -> str:
+        """Names what no parameter shows, such as the smoothness of a Matérn kernel."""
+        return "generic" if self.terms is None else " + ".join(t.family for t in self.terms)
+
     @property
     def fused(self) -> bool:
         return self.terms is not None

@@ -57,6 +57,9 @@ class NaturalGaussian(nn.Module):
         self.register_buffer("precision_mean", L.new_zeros(num_latents, L.shape[-1]))
         self.register_buffer("L", L.clone())
 
+    def extra_repr(self) -> str:
+        return f"hold_fixed={self.hold_fixed!r}"
+
     def _apply(self, fn, recurse=True):
         # A cast of the model leaves q in float64; only its device follows.
         for name, buffer in self._buffers.items():
@@ -138,6 +141,9 @@ class CovarianceFactor(nn.Module):
         prior = torch.eye(L.shape[-1], dtype=dtype, device=L.device)
         prior = prior if hold_fixed == "whitened" else L.to(dtype)
         self.F = nn.Parameter(prior.repeat(num_latents, 1, 1))
+
+    def extra_repr(self) -> str:
+        return f"hold_fixed={self.hold_fixed!r}"
 
     def whitened(self, factor: Factor) -> tuple[Tensor, Tensor]:
         """S̃ and log|S̃|."""
