@@ -1,4 +1,4 @@
-"""Tests that need a CUDA device are skipped where there is none."""
+"""CUDA tests are skipped where there is no device; figures that tests measure close the run."""
 
 import pytest
 import torch
@@ -10,3 +10,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What tests gave to `record_property("figure", …)`, from every worker."""
+    passed = terminalreporter.stats.get("passed", [])
+    figures = [value for r in passed for key, value in r.user_properties if key == "figure"]
+    if figures:
+        terminalreporter.section("figures")
+        terminalreporter.write_line("\n".join(sorted(figures)))
