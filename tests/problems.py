@@ -76,18 +76,20 @@ def problem(seed=0, n=9, d=2, b=4, g=5, ard=False, dtype=torch.float64) -> Probl
     return Problem(default_sum(d, ard).to(dtype), x, y, draw(b), draw(g))
 
 
-def make_basis(kind: str, p: Problem, latents: int = 1, jitter: float = JITTER, **options) -> Basis:
+def make_basis(
+    kind: str, p: Problem, latents: int = 1, jitter: float = JITTER, hold_fixed: str = "whitened"
+) -> Basis:
     factor = initial_factor(p, jitter)
     if kind == "decoupled":
         return Decoupled(p.beta, p.gamma, latents)
     if kind == "decoupled-S":
-        S = CovarianceFactor(factor, latents, options.get("hold_fixed", "whitened"), p.beta.dtype)
+        S = CovarianceFactor(factor, latents, hold_fixed, p.beta.dtype)
         return DecoupledS(p.beta, p.gamma, S)
     natural = kind.endswith("natural")
     q = (
-        NaturalGaussian(factor, latents, **options)
+        NaturalGaussian(factor, latents, hold_fixed)
         if natural
-        else FactorGaussian(factor, latents, dtype=p.beta.dtype, **options)
+        else FactorGaussian(factor, latents, hold_fixed, p.beta.dtype)
     )
     if kind.startswith("coupled"):
         return Coupled(p.beta, q)

@@ -44,7 +44,7 @@ class NaturalGaussian(nn.Module):
     precision_mean: Tensor
     L: Tensor
 
-    def __init__(self, factor: Factor, num_latents: int, hold_fixed: str = "whitened"):
+    def __init__(self, factor: Factor, num_latents: int, hold_fixed: str):
         super().__init__()
         if hold_fixed not in HOLD_FIXED:
             raise ConfigurationError(
@@ -163,8 +163,8 @@ class FactorGaussian(nn.Module):
         self,
         factor: Factor,
         num_latents: int,
-        hold_fixed: str = "whitened",
-        dtype: torch.dtype = torch.float32,
+        hold_fixed: str,
+        dtype: torch.dtype,
     ):
         super().__init__()
         self.covariance = CovarianceFactor(factor, num_latents, hold_fixed, dtype)
