@@ -179,7 +179,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a step that does not notice its failures",
         file="orthogp/training/step.py",
-        find="        self.failed |= torch.stack(found) & ~self.failed.any()\n",
+        find="        self.failed |= found & ~self.failed.any()\n",
         replace="",
         tests=("tests/test_recovery.py::test_the_first_thing_to_fail_is_the_cause",),
     ),

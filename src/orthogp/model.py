@@ -41,9 +41,15 @@ class Bound:
     factor: Factor
 
     @property
+    def failures(self) -> Bool[Tensor, "3"]:
+        """Whether K_β, q(f_β) and the value went wrong, in that order; stays on the device."""
+        return torch.stack(
+            [self.factor.info != 0, (self.q.info != 0).any(), ~self.value.isfinite()]
+        )
+
+    @property
     def failed(self) -> Bool[Tensor, ""]:
-        """True where a factorisation failed or the value is not finite; stays on the device."""
-        return (self.factor.info != 0) | (self.q.info != 0).any() | ~self.value.isfinite()
+        return self.failures.any()
 
 
 class VariationalGP(nn.Module):

@@ -22,7 +22,7 @@ from orthogp.residual import (
 from orthogp.training.config import TrainingConfig
 
 WARMUP_STEPS = 3
-# What a step may find wrong, in the order of `Step.failed`.
+# What a step may find wrong, in the order of `Bound.failures`, and then its gradients.
 CAUSES = (
     "the covariance of the inducing points could not be factorised",
     "the precision of q(f_β) left the positive-definite cone",
@@ -136,12 +136,9 @@ class Step:
         self._move_residual()
         norms = torch.nn.utils.get_total_norm(grads) if grads else self.total
         self.total += bound.value.detach()
-        found = [
-            bound.factor.info != 0, (bound.q.info != 0).any(),
-            ~bound.value.isfinite(), ~norms.isfinite(),
-        ]  # fmt: skip
+        found = torch.cat([bound.failures, ~norms.isfinite().reshape(1)])
         # The first to fail names the cause; what fails after it is its consequence.
-        self.failed |= torch.stack(found) & ~self.failed.any()
+        self.failed |= found & ~self.failed.any()
 
     @torch.no_grad()
     def fault(self) -> str | None:
