@@ -83,18 +83,19 @@ class Step:
         self.adam = _primed_adam(chosen, self.rates[0]) if chosen else None
         self.residual_adam, self.scale, self.projected = None, None, None
         if self.a_gamma is not None:
-            self.scale = torch.ones_like(self.a_gamma[0])
+            ones = torch.ones_like(self.a_gamma[0])
             if config.residual_rule == "exact":
-                count = len(self.scale)
-                self.projected = self.scale.new_zeros(count, count, dtype=torch.float64)
-            if config.residual_rule == "adam":
-                self.residual_adam = ScaledAdam(self.a_gamma, self.scale)
+                self.projected = ones.new_zeros(len(ones), len(ones), dtype=torch.float64)
+            elif config.residual_rule == "diagonal":
+                self.scale = ones
+            else:
+                self.residual_adam = ScaledAdam(self.a_gamma, ones)
                 self.residual_adam.param_groups[0]["lr"] = self.rates[2]
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Takes D = diag K_γ⊥β (or K_γ⊥β itself, for the exact rule) afresh."""
-        if self.a_gamma is None or self.scale is None:
+        if self.a_gamma is None:
             return
         basis, covariance = self.model.basis, self.model.covariance
         factor = basis.factor(covariance, self.model.jitter, robust=True)
@@ -104,9 +105,10 @@ class Step:
             return
         D = projected_diagonal(covariance, basis.beta, basis.gamma, factor.R)
         floor = self.config.residual_floor * covariance.diagonal(basis.beta).mean()
-        self.scale.copy_(D + floor)
         if self.residual_adam is not None:
-            self.residual_adam.set_scale(self.scale)
+            self.residual_adam.set_scale(D + floor)
+        elif self.scale is not None:
+            self.scale.copy_(D + floor)
 
     def __call__(self) -> None:
         """One step on the batch in the buffers, at the rates in the buffers."""
@@ -167,9 +169,8 @@ class Step:
             self.residual_adam.step()
             return
         assert self.a_gamma.grad is not None
-        assert self.scale is not None
         a, grad, rate = self.a_gamma, self.a_gamma.grad, self.rates[2].to(self.a_gamma.dtype)
-        if self.config.residual_rule == "diagonal":
+        if self.scale is not None:
             after = diagonal_rule(a, grad, self.scale, rate)
         else:
             assert self.projected is not None
