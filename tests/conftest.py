@@ -12,6 +12,18 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """A run with checkpoints that nothing disturbed: its folder, its contents, its result."""
+    # Imported late: what is imported before the run begins escapes the check of shapes.
+    from interrupted import train
+    from runs import contents
+
+    folder = tmp_path_factory.mktemp("undisturbed")
+    m, result = train(folder)
+    return folder, contents(m), result
+
+
 def pytest_terminal_summary(terminalreporter):
     """What tests gave to `record_property("figure", …)`, from every worker."""
     passed = terminalreporter.stats.get("passed", [])

@@ -21,13 +21,6 @@ from runs import contents, data, finite, model, same, settings
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
-    m, result = train(folder)
-    return folder, contents(m), result
-
-
-@pytest.fixture(scope="module")
 def crashed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("crashed")
     crash(folder, 15)

@@ -18,13 +18,6 @@ TESTS = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("undisturbed")
-    m, result = train(folder)
-    return folder, contents(m), result
-
-
-@pytest.fixture(scope="module")
 def killed(tmp_path_factory):
     if not hasattr(os, "fork"):
         pytest.skip("needs fork")
