@@ -81,7 +81,7 @@ def test_no_step_waits_for_the_device():
         batch = [part[:256] for part in rows.parts()]
         step = Step(model, TrainingConfig(), len(rows), batch, 32)
         step.refresh()
-        step.rates.copy_(torch.tensor([1e-3, 1e-2]))
+        step.rates.copy_(torch.tensor([1e-3, 1e-2, 1e-3]))
         step._run()
         torch.cuda.set_sync_debug_mode("error")
         try:
