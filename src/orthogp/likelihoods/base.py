@@ -4,8 +4,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from jaxtyping import Float, Real
 from torch import Tensor, nn
+
+from orthogp.likelihoods.quantiles import Support, invert
+from orthogp.likelihoods.targets import latents_first
 
 
 @dataclass(frozen=True)
@@ -60,9 +64,69 @@ class Likelihood(nn.Module, ABC):
 class RegressionLikelihood(Likelihood):
     """A likelihood whose outputs are numbers, one latent each."""
 
+    # True when y − f has a distribution of its own, whatever f: y may be shifted and scaled.
+    location: ClassVar[bool] = False
+
     @abstractmethod
     def predictive(self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]) -> Moments:
         """Moments of a new observation, by the law of total variance."""
+
+    @abstractmethod
+    def cumulative(
+        self,
+        y: Real[Tensor, "c n"],
+        mean: Float[Tensor, "c n"],
+        variance: Float[Tensor, "c n"],
+    ) -> Float[Tensor, "c n"]:
+        """∫ P(Y ≤ y | f) q(f) df, elementwise, for y in the layout of the marginals."""
+
+    def support(self) -> Support:
+        """Where y lies, whatever f."""
+        return Support()
+
+    def starting_prior(self, y: Real[Tensor, "n *outputs"]) -> tuple[float, float]:
+        """Mean and variance of a latent that can produce targets like y, before any training."""
+        return 0.0, 1.0
+
+    def cdf(
+        self,
+        y: Real[Tensor, "n *outputs"],
+        mean: Float[Tensor, "c n"],
+        variance: Float[Tensor, "c n"],
+    ) -> Float[Tensor, "n *outputs"]:
+        """∫ P(Y ≤ y | f) q(f) df for each output, in the layout of y."""
+        below = self.cumulative(latents_first(y), mean, variance)
+        return below[0] if y.ndim == 1 else below.mT
+
+    def quantiles(
+        self,
+        levels: Float[Tensor, "q *outputs"],
+        mean: Float[Tensor, "c n"],
+        variance: Float[Tensor, "c n"],
+    ) -> Float[Tensor, "q c n"]:
+        """The smallest y with cdf ≥ level, for levels `[q]` shared or `[q, c]` of each output."""
+        moments = self.predictive(mean, variance)
+        spread = moments.variance.sqrt()
+
+        def below(y: Float[Tensor, "c n"]) -> Float[Tensor, "c n"]:
+            return self.cumulative(y, mean, variance)
+
+        # A level at a time: a cdf by quadrature holds many numbers a row.
+        found = [
+            invert(below, level.reshape(-1, 1), moments.mean, spread, self.support())
+            for level in levels.to(mean)
+        ]
+        return torch.stack(found)
+
+    def sample(
+        self, f: Float[Tensor, "s c n"], generator: torch.Generator
+    ) -> Float[Tensor, "s c n"]:
+        """One y for each draw of the latents."""
+        seed = torch.randint(2**62, (), generator=generator, device=generator.device)
+        # torch.distributions take no generator: theirs is set for this draw and then put back.
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            torch.manual_seed(int(seed))
+            return self.get_submodule("likelihood")(f).sample().to(f)
 
 
 class ClassificationLikelihood(Likelihood):

@@ -6,6 +6,7 @@ import torch
 from gpytorch.likelihoods import GaussianLikelihood, LaplaceLikelihood, StudentTLikelihood
 from jaxtyping import Float, Real
 from torch import Tensor
+from torch.special import ndtr, ndtri
 
 from orthogp.likelihoods.base import Moments, RegressionLikelihood
 from orthogp.likelihoods.parameters import batch_shape, require_broadcast
@@ -18,6 +19,7 @@ class Gaussian(RegressionLikelihood):
 
     log_concave = True
     gaussian = True
+    location = True
 
     def __init__(self, num_latents: int = 1, likelihood: GaussianLikelihood | None = None) -> None:
         super().__init__(num_latents)
@@ -45,6 +47,23 @@ class Gaussian(RegressionLikelihood):
     def predictive(self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]) -> Moments:
         return Moments(mean, variance + self.likelihood.noise)
 
+    def cumulative(
+        self,
+        y: Real[Tensor, "c n"],
+        mean: Float[Tensor, "c n"],
+        variance: Float[Tensor, "c n"],
+    ) -> Float[Tensor, "c n"]:
+        return ndtr((y - mean) / (variance + self.likelihood.noise).sqrt())
+
+    def quantiles(
+        self,
+        levels: Float[Tensor, "q *outputs"],
+        mean: Float[Tensor, "c n"],
+        variance: Float[Tensor, "c n"],
+    ) -> Float[Tensor, "q c n"]:
+        score = ndtri(levels.to(mean)).reshape(len(levels), -1, 1)
+        return mean + score * (variance + self.likelihood.noise).sqrt()
+
     def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
         require_numbers(y, self.num_latents)
 
@@ -53,6 +72,7 @@ class Laplace(RegressionLikelihood):
     """exp(−|y − f|/b) / 2b with b = √noise, in closed form: quadrature would miss the kink."""
 
     log_concave = True
+    location = True
 
     def __init__(self, num_latents: int = 1, likelihood: LaplaceLikelihood | None = None) -> None:
         super().__init__(num_latents)
@@ -88,6 +108,19 @@ class Laplace(RegressionLikelihood):
     def predictive(self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]) -> Moments:
         return Moments(mean, variance + 2 * self.likelihood.noise)
 
+    def cumulative(
+        self,
+        y: Real[Tensor, "c n"],
+        mean: Float[Tensor, "c n"],
+        variance: Float[Tensor, "c n"],
+    ) -> Float[Tensor, "c n"]:
+        scale = self.likelihood.noise.sqrt()
+        residual, std = y - mean, floored(variance).sqrt()
+        # P(f < y) − ½ E[exp(−(y−f)/b); f < y] + ½ E[exp(−(f−y)/b); f > y]
+        above = _log_tilted_tail(residual, std, scale).exp()
+        below = _log_tilted_tail(-residual, std, scale).exp()
+        return ndtr(residual / std) + (below - above) / 2
+
     def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
         require_numbers(y, self.num_latents)
 
@@ -101,6 +134,7 @@ class StudentT(RegressionLikelihood):
     """
 
     log_concave = False
+    location = True
 
     def __init__(
         self,
@@ -139,17 +173,24 @@ class StudentT(RegressionLikelihood):
         mean: Float[Tensor, "c n"],
         variance: Float[Tensor, "c n"],
     ) -> Float[Tensor, " n"]:
-        nu, noise = self.likelihood.deg_free, self.likelihood.noise
         residual = latents_first(y) - mean
+        log_prior, noise = self._mixture(residual)
+        log_normal = _log_normal(residual, variance + noise)
+        return (log_prior + log_normal).logsumexp(0).sum(0)
+
+    def _mixture(
+        self, residual: Float[Tensor, "c n"]
+    ) -> tuple[Float[Tensor, "q c n"], Float[Tensor, "q c n"]]:
+        """Log weights and noise variances of Gaussians that sum to the Student-t around y."""
+        nu, noise = self.likelihood.deg_free, self.likelihood.noise
         # y | t ~ N(m, s + σ² e⁻ᵗ) with eᵗ ~ Gamma(ν/2, ν/2), from an outlier's peak to the prior's.
         width = (2 / nu).sqrt()
         outlier = ((nu + 1) / (nu + residual.square() / noise)).log().clamp_max(0)
         low = (outlier - 5 * width - 40 / (nu + 1)).detach()
         t, _ = self._steps(low, (7 * width).detach())
         log_prior = nu / 2 * (t - t.expm1())
-        log_normal = _log_normal(residual, variance + noise * (-t).exp())
         # The steps are equal, so they cancel between the integral and its normaliser.
-        return ((log_prior + log_normal).logsumexp(0) - log_prior.logsumexp(0)).sum(0)
+        return log_prior - log_prior.logsumexp(0), noise * (-t).exp()
 
     def _steps(
         self, low: Float[Tensor, "c n"], high: Float[Tensor, "*#c #n"]
@@ -161,6 +202,17 @@ class StudentT(RegressionLikelihood):
     def predictive(self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]) -> Moments:
         nu, noise = self.likelihood.deg_free, self.likelihood.noise
         return Moments(mean, variance + noise * nu / (nu - 2))
+
+    def cumulative(
+        self,
+        y: Real[Tensor, "c n"],
+        mean: Float[Tensor, "c n"],
+        variance: Float[Tensor, "c n"],
+    ) -> Float[Tensor, "c n"]:
+        residual = y - mean
+        log_prior, noise = self._mixture(residual)
+        below = log_ndtr(residual / (variance + noise).sqrt())
+        return (log_prior + below).logsumexp(0).exp()
 
     def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
         require_numbers(y, self.num_latents)

@@ -68,6 +68,13 @@ class GaussHermite(nn.Module):
         }.items():
             self.register_buffer(name, torch.from_numpy(values), persistent=False)
 
+    def _apply(self, fn, recurse=True):
+        # A cast of the model leaves the rule in float64; only its device follows.
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[name] = buffer.to(fn(buffer[:0]).device)
+        return self
+
     def points(
         self, mean: Float[Tensor, "*shape"], variance: Float[Tensor, "*shape"]
     ) -> Float[Tensor, "q *shape"]:

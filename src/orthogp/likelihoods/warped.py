@@ -1,5 +1,6 @@
 """Regression through a link: Poisson, negative binomial, Beta, and any other of GPyTorch."""
 
+import math
 from abc import abstractmethod
 
 import torch
@@ -10,19 +11,24 @@ from gpytorch.likelihoods import (
     _OneDimensionalLikelihood,
 )
 from jaxtyping import Float, Real
+from scipy.special import betainc
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from orthogp.errors import DataError
+from orthogp.errors import ConfigurationError, DataError
 from orthogp.likelihoods.base import Moments, RegressionLikelihood
 from orthogp.likelihoods.parameters import batch_shape, require_broadcast
 from orthogp.likelihoods.quadrature import GaussHermite
+from orthogp.likelihoods.quantiles import Support
 from orthogp.likelihoods.targets import (
     latents_first,
     require_counts,
     require_numbers,
     require_open_unit,
 )
+
+# Stands in for a count of failures that underflowed.
+TINY = 1e-300
 
 
 class OneDimensional(RegressionLikelihood):
@@ -51,6 +57,12 @@ class OneDimensional(RegressionLikelihood):
     ) -> tuple[Float[Tensor, "q c n"], Float[Tensor, "q c n"]]:
         """Mean and variance of y given f, elementwise."""
 
+    @abstractmethod
+    def conditional_cdf(
+        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
+    ) -> Float[Tensor, "q c n"]:
+        """P(Y ≤ y | f), elementwise, for y in the support or a whole number below it."""
+
     def expected_log_prob(
         self,
         y: Real[Tensor, "n *outputs"],
@@ -75,6 +87,15 @@ class OneDimensional(RegressionLikelihood):
         centre, spread = self.conditional_moments(rule.points(mean, variance))
         total = rule.expectation(centre)
         return Moments(total, rule.expectation(spread + (centre - total).square()))
+
+    def cumulative(
+        self,
+        y: Real[Tensor, "c n"],
+        mean: Float[Tensor, "c n"],
+        variance: Float[Tensor, "c n"],
+    ) -> Float[Tensor, "c n"]:
+        rule = self.density_quadrature
+        return rule.expectation(self.conditional_cdf(y, rule.points(mean, variance)))
 
 
 class Poisson(OneDimensional):
@@ -102,6 +123,18 @@ class Poisson(OneDimensional):
     ) -> tuple[Float[Tensor, "q c n"], Float[Tensor, "q c n"]]:
         rate = softplus(f)
         return rate, rate
+
+    def conditional_cdf(
+        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
+    ) -> Float[Tensor, "q c n"]:
+        y = y.to(f.dtype).floor()
+        return torch.where(y < 0, 0, torch.special.gammaincc(y.clamp_min(0) + 1, softplus(f)))
+
+    def support(self) -> Support:
+        return Support(low=0, discrete=True)
+
+    def starting_prior(self, y: Real[Tensor, "n *outputs"]) -> tuple[float, float]:
+        return _count_prior(y)
 
     def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
         require_counts(y, self.num_latents)
@@ -152,6 +185,21 @@ class NegativeBinomial(OneDimensional):
         centre = softplus(f) * self._failures_per_link() * p / (1 - p)
         return centre, centre / (1 - p)
 
+    def conditional_cdf(
+        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
+    ) -> Float[Tensor, "q c n"]:
+        y = y.to(f.dtype).floor()
+        failures = softplus(f) * self._failures_per_link()
+        # P(Y ≤ y) = I_{1−p}(k, y + 1), and 1 where there are no failures to wait for.
+        below = _betainc(failures.clamp_min(TINY), y.clamp_min(0) + 1, 1 - self._success())
+        return torch.where(y < 0, 0, below)
+
+    def support(self) -> Support:
+        return Support(low=0, discrete=True)
+
+    def starting_prior(self, y: Real[Tensor, "n *outputs"]) -> tuple[float, float]:
+        return _count_prior(y)
+
     def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
         require_counts(y, self.num_latents)
 
@@ -187,6 +235,18 @@ class Beta(OneDimensional):
         centre = (1 + a * f.sigmoid()) / (a + 2)
         return centre, centre * (1 - centre) / (a + 3)
 
+    def conditional_cdf(
+        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
+    ) -> Float[Tensor, "q c n"]:
+        a = self.likelihood.scale
+        return _betainc(1 + a * f.sigmoid(), 1 + a * (-f).sigmoid(), y.to(f.dtype))
+
+    def support(self) -> Support:
+        return Support(low=0, high=1)
+
+    def starting_prior(self, y: Real[Tensor, "n *outputs"]) -> tuple[float, float]:
+        return float(y.double().mean().logit()), 1.0
+
     def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
         require_open_unit(y, self.num_latents)
 
@@ -220,6 +280,26 @@ class Conditional(OneDimensional):
         conditional = self.likelihood(f)
         return conditional.mean, conditional.variance
 
+    def conditional_cdf(
+        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
+    ) -> Float[Tensor, "q c n"]:
+        conditional = self.likelihood(f)
+        inside = y.clamp_min(self.support().low)
+        try:
+            below = conditional.cdf(inside)
+        except NotImplementedError:
+            raise ConfigurationError(
+                f"{type(self.likelihood).__name__} gives a {type(conditional).__name__} without a "
+                "cdf, which intervals and quantiles need"
+            ) from None
+        return torch.where(y < inside, 0, below)
+
+    def support(self) -> Support:
+        constraint = self.likelihood(torch.zeros(1)).support
+        low = float(getattr(constraint, "lower_bound", -math.inf))
+        high = float(getattr(constraint, "upper_bound", math.inf))
+        return Support(low, high, constraint.is_discrete)
+
     def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
         require_numbers(y, self.num_latents)
         support = self.likelihood(torch.zeros(1, device=y.device)).support
@@ -231,3 +311,20 @@ def _log_softplus(f: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     # softplus underflows where its logarithm is simply f − eᶠ/2; both branches see safe arguments.
     left = f.clamp_max(-15)
     return torch.where(f < -15, left - left.exp() / 2, softplus(f.clamp_min(-15)).log())
+
+
+def _count_prior(y: Real[Tensor, "n *outputs"]) -> tuple[float, float]:
+    """Where softplus(f) is the mean count, and what of the counts' variance is not Poisson's."""
+    y = y.double()
+    # Half a count in all stands in for none.
+    mean = y.mean().clamp_min(0.5 / y.numel())
+    level = mean + (-(-mean).expm1()).log()
+    return float(level), max(1.0, float(y.var(correction=0) - mean))
+
+
+def _betainc(
+    a: Float[Tensor, "*shape"], b: Float[Tensor, "*#shape"], x: Float[Tensor, "*#shape"]
+) -> Float[Tensor, "*shape"]:
+    """The regularised incomplete beta function I_x(a, b), which torch does not have."""
+    values = betainc(*(part.detach().double().cpu().numpy() for part in (a, b, x)))
+    return torch.as_tensor(values).to(a)

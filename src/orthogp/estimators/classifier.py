@@ -1,0 +1,130 @@
+"""The classifier: any labels in, probabilities of them out."""
+
+from copy import deepcopy
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from gpytorch.likelihoods import SoftmaxLikelihood
+from gpytorch.means import Mean
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.preprocessing import LabelEncoder
+from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from torch import Tensor
+
+from orthogp.errors import ConfigurationError, DataError
+from orthogp.estimators.base import OrthogonalGP
+from orthogp.estimators.defaults import CLASSIFICATION_VARIANCE
+from orthogp.estimators.scaling import Array
+from orthogp.likelihoods import ClassificationLikelihood, Likelihood, as_likelihood
+from orthogp.training import Rows
+
+
+class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
+    """Gaussian process classification into two classes or more."""
+
+    _calibrates = False
+    _target_checks: ClassVar[dict[str, Any]] = {}
+    classes_: NDArray
+
+    def partial_fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        classes: ArrayLike | None = None,
+        sample_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Goes on training with these rows, in the units of the first call.
+
+        `classes` are all that may ever come; the first call needs them if its y lacks some.
+        """
+        given = None if classes is None else np.asarray(classes)
+        return self._fit(X, y, sample_weight, not hasattr(self, "model_"), given)
+
+    def predict(self, X: ArrayLike) -> NDArray:
+        """The most probable label of every row."""
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(axis=1)]
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """The probability of every class, in the order of `classes_`; rows sum to one."""
+        likelihood = self._likelihood
+
+        def probabilities(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
+            return likelihood.probabilities(mean, variance).mT
+
+        return self._for_rows(self._inputs(X), probabilities).T
+
+    def predict_latent(self, X: ArrayLike) -> tuple[NDArray, NDArray]:
+        """Mean and standard deviation of the latents: `(n,)` for two classes, else `(n, k)`."""
+
+        def moments(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
+            return torch.stack([mean, variance.sqrt()])
+
+        mean, std = self._for_rows(self._inputs(X), moments)
+        return (mean[0], std[0]) if len(mean) == 1 else (mean.T, std.T)
+
+    def log_density(self, X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
+        """log p(label) of every row."""
+        X, likelihood = self._inputs(X), self._likelihood
+        labels = self._encode(column_or_1d(y))
+        if len(labels) != len(X):
+            raise DataError(f"there are {len(labels)} labels for {len(X)} rows")
+
+        def density(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
+            return likelihood.log_density(labels[rows].to(mean.device), mean, variance)
+
+        return self._for_rows(X, density)
+
+    @property
+    def _likelihood(self) -> ClassificationLikelihood:
+        likelihood = self.model_.likelihood
+        assert isinstance(likelihood, ClassificationLikelihood)
+        return likelihood
+
+    def _learn_targets(self, y: NDArray, weight: Array | None, classes: NDArray | None) -> None:
+        check_classification_targets(y)
+        found = np.asarray(LabelEncoder().fit(y if classes is None else classes).classes_)
+        if len(found) < 2:
+            raise DataError(
+                f"y has one class, {found[0]!r}; a classifier needs samples of at least 2 classes"
+            )
+        self.classes_ = found
+
+    def _encode(self, y: NDArray) -> Tensor:
+        encoder = LabelEncoder()
+        encoder.classes_ = self.classes_
+        try:
+            return torch.from_numpy(encoder.transform(y).astype(np.int64))
+        except ValueError as error:
+            raise DataError(f"y has labels that are not among the classes: {error}") from error
+
+    def _prior(self, y: Tensor) -> tuple[Likelihood, Mean | None, float]:
+        count = len(self.classes_)
+        spec = deepcopy(self.likelihood)
+        if spec is None:
+            spec = "bernoulli" if count == 2 else "robustmax"
+        if isinstance(spec, Likelihood):
+            latents = spec.num_latents
+        elif isinstance(spec, SoftmaxLikelihood):
+            latents = int(spec.num_features)
+        else:
+            latents = count if spec in ("robustmax", "softmax") else 1
+        likelihood = as_likelihood(spec, latents)
+        if not isinstance(likelihood, ClassificationLikelihood):
+            raise ConfigurationError(
+                f"the likelihood {self.likelihood!r} is one of numbers; use OrthogonalGPRegressor"
+            )
+        if likelihood.num_classes != count:
+            raise ConfigurationError(
+                f"the likelihood is for {likelihood.num_classes} classes; there are {count}"
+            )
+        return likelihood, None, CLASSIFICATION_VARIANCE
+
+    def _calibrate(self, held: Rows | None, fresh: bool) -> None:
+        """Probabilities stay as the model gives them."""
+
+    def _log_jacobian(self) -> float:
+        return 0.0

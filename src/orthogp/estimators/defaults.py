@@ -1,0 +1,95 @@
+"""What "automatic" means: every number that an estimator chooses for its user."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from orthogp.calibration import SMALLEST_SAMPLE
+from orthogp.errors import ConfigurationError
+from orthogp.training import TrainingConfig
+
+BATCH_SIZE = 1024
+STEPS_A_ROW = 1 / 3
+FEWEST_STEPS, MOST_STEPS = 250, 5000
+LEARNING_RATE, WHOLE_DATA_LEARNING_RATE = 0.03, 0.1
+NATURAL_STEP, EXACT_NATURAL_STEP = 0.1, 1.0
+# Reports, of TrainingConfig.report_every steps each, without a better held-out density.
+PATIENCE = 10
+MOST_HELD_OUT = 5000
+
+# In units of the standardised y.
+NOISE_VARIANCE = 0.1
+REGRESSION_VARIANCE = 1.0
+# Latents of ±2 make a class sure or unsure; a prior of variance one would hold it undecided.
+CLASSIFICATION_VARIANCE = 5.0
+
+# Settings that TrainingConfig takes as they are.
+PASSED_ON = (
+    "max_time", "kl_columns", "schedule", "clip_norm", "residual_rule", "train_hyperparameters",
+    "train_points",
+)  # fmt: skip
+
+
+def point_counts(settings: Mapping[str, Any], num_rows: int) -> tuple[int, int]:
+    """|β| and |γ|; where the rows have duplicates there will be fewer still."""
+    for name, least in (("n_inducing", 1), ("n_residual", 0)):
+        value = _plain(settings[name])
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ConfigurationError(f"{name} is {value!r}; expected a whole number from {least}")
+    residual = 0 if settings["basis"] == "coupled" else settings["n_residual"]
+    return min(int(settings["n_inducing"]), num_rows), min(int(residual), num_rows)
+
+
+def training_config(
+    settings: Mapping[str, Any], num_rows: int, gaussian: bool, seed: int
+) -> TrainingConfig:
+    """How to train on `num_rows` rows; None in `settings` means automatic."""
+    given = {name: _plain(value) for name, value in settings.items()}
+    batch_size = _or(given["batch_size"], min(BATCH_SIZE, num_rows))
+    # TrainingConfig will say what is wrong with another type; here it only must not compare.
+    whole = isinstance(batch_size, int) and batch_size >= num_rows
+    rate = WHOLE_DATA_LEARNING_RATE if whole else LEARNING_RATE
+    natural = EXACT_NATURAL_STEP if whole and gaussian else NATURAL_STEP
+    return TrainingConfig(
+        max_steps=_or(given["max_steps"], _automatic_steps(num_rows)),
+        batch_size=batch_size,
+        learning_rate=_or(given["learning_rate"], rate),
+        natural_step=_or(given["natural_step"], natural),
+        patience=PATIENCE if given["early_stopping"] else None,
+        seed=seed,
+        **{name: given[name] for name in PASSED_ON},
+    )
+
+
+def count_held_out(
+    num_rows: int, fraction: float | None, early_stopping: bool, calibrates: bool
+) -> int:
+    """How many rows calibrate and judge when to stop; too few to calibrate are not held out."""
+    fraction = 0.0 if fraction is None else fraction
+    if not 0 <= fraction < 1:
+        raise ConfigurationError(
+            f"validation_fraction is {fraction!r}; expected a number in [0, 1)"
+        )
+    count = min(MOST_HELD_OUT, round(fraction * num_rows))
+    if early_stopping:
+        if fraction == 0 or num_rows < 2:
+            raise ConfigurationError(
+                f"early_stopping needs rows to judge by; validation_fraction is {fraction!r} "
+                f"of {num_rows} row(s)"
+            )
+        return min(max(1, count), num_rows - 1)
+    return count if calibrates and count >= SMALLEST_SAMPLE else 0
+
+
+def _automatic_steps(num_rows: int) -> int:
+    return int(np.clip(num_rows * STEPS_A_ROW, FEWEST_STEPS, MOST_STEPS))
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers, as they come out of a parameter grid, as Python's."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,265 @@
+"""The regressor: numbers in, predictive distributions in the units of y out."""
+
+import warnings
+from copy import deepcopy
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from gpytorch.means import ConstantMean, Mean
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import RegressorMixin
+from sklearn.utils import check_random_state
+from torch import Tensor
+
+from orthogp.calibration import Calibration, calibrate
+from orthogp.errors import ConfigurationError, DataError
+from orthogp.estimators.base import OrthogonalGP
+from orthogp.estimators.defaults import NOISE_VARIANCE, REGRESSION_VARIANCE
+from orthogp.estimators.scaling import Array, Scaling
+from orthogp.likelihoods import Likelihood, RegressionLikelihood, as_likelihood
+from orthogp.training import Rows, predict_in_chunks
+
+# The most rows whose joint covariance is worth holding and factorising.
+MOST_JOINT_ROWS = 2000
+
+
+class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
+    """Gaussian process regression on one target or several."""
+
+    _calibrates = True
+    _target_checks: ClassVar[dict[str, Any]] = {"multi_output": True, "y_numeric": True}
+    _y_scaling: Scaling
+    _single: bool
+    _calibration: Calibration
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def partial_fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> Self:
+        """Goes on training with these rows, in the units of the first call."""
+        return self._fit(X, y, sample_weight, fresh=not hasattr(self, "model_"))
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False, return_cov: bool = False
+    ) -> NDArray | tuple[NDArray, NDArray]:
+        """The mean of a new observation; with it its standard deviation or covariance.
+
+        The noise is included. Covariances are `(n, n)`, or `(n, n, t)` for several targets.
+        """
+        if return_std and return_cov:
+            raise ConfigurationError("ask for return_std or return_cov, not for both")
+        X = self._inputs(X)
+        mean, std = self._for_rows(X, self._moments)
+        if return_cov:
+            return self._in_units(mean), self._covariance(X, std)
+        if return_std:
+            return self._in_units(mean), self._in_units(std, shifted=False)
+        return self._in_units(mean)
+
+    def predict_latent(self, X: ArrayLike) -> tuple[NDArray, NDArray]:
+        """Mean and standard deviation of the function itself, without noise.
+
+        For a likelihood with a link (counts, fractions) that is the latent behind the link.
+        """
+
+        def moments(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
+            scale = self._calibration.latent_scale(variance)
+            return torch.stack([mean, (scale * variance).sqrt()])
+
+        mean, std = self._for_rows(self._inputs(X), moments)
+        return self._in_units(mean), self._in_units(std, shifted=False)
+
+    def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> tuple[NDArray, NDArray]:
+        """The central interval that holds a new observation with probability `coverage`."""
+        if not 0 < coverage < 1:
+            raise ConfigurationError(f"coverage is {coverage!r}; expected a number in (0, 1)")
+        tail = (1 - coverage) / 2
+        low, high = np.moveaxis(self.predict_quantiles(X, [tail, 1 - tail]), -1, 0)
+        return low, high
+
+    def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> NDArray:
+        """Quantiles of a new observation, `(n, len(q))` or `(n, t, len(q))`."""
+        levels = torch.as_tensor(np.atleast_1d(np.asarray(q, dtype=np.float64)))
+        if levels.ndim != 1 or not bool(((levels > 0) & (levels < 1)).all()):
+            raise ConfigurationError(f"q is {q!r}; expected numbers in (0, 1)")
+
+        def quantiles(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
+            return self._calibration.quantiles(self._likelihood, levels, mean, variance)
+
+        found = self._for_rows(self._inputs(X), quantiles)
+        return np.stack([self._in_units(level) for level in found], axis=-1)
+
+    def log_density(self, X: ArrayLike, y: ArrayLike) -> NDArray:
+        """log p(y) of every row, its targets together; densities are per unit of y."""
+        X = self._inputs(X)
+        targets, likelihood = self._targets(y, len(X)), self._likelihood
+
+        def density(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
+            variance = self._calibration.variance(likelihood, variance)
+            return likelihood.log_density(targets[rows].to(mean.device), mean, variance)
+
+        return self._for_rows(X, density) + self._log_jacobian()
+
+    @torch.no_grad()
+    def sample_y(
+        self,
+        X: ArrayLike,
+        n_samples: int = 1,
+        random_state: int | np.random.RandomState | None = 0,
+    ) -> NDArray:
+        """Draws of new observations, `(n, n_samples)` or `(n, t, n_samples)`.
+
+        Up to 2000 rows a draw is one function at all of them; beyond, rows are drawn independently.
+        """
+        X = self._inputs(X)
+        generator = torch.Generator()
+        generator.manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
+        if len(X) > MOST_JOINT_ROWS:
+            warnings.warn(
+                f"{len(X)} rows are too many for one covariance matrix: each row is drawn "
+                f"independently of the others; ask for at most {MOST_JOINT_ROWS} at once",
+                stacklevel=2,
+            )
+        calibration, likelihood = self._calibration, self._likelihood
+
+        def draw(f: Tensor) -> Tensor:
+            return calibration.sample(likelihood, f, generator)
+
+        def independent(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
+            std = (calibration.latent_scale(variance) * variance).sqrt()
+            return draw(mean + std * _normal((n_samples, *mean.shape), generator, mean))
+
+        if len(X) > MOST_JOINT_ROWS:
+            found = self._for_rows(X, independent)
+        else:
+            mean, covariance = self._joint(X)
+            noise = _normal((n_samples, *mean.shape), generator, mean)
+            shape = _square_root(covariance)
+            found = draw(mean + torch.einsum("cnm,scm->scn", shape, noise)).cpu().numpy()
+        return np.stack([self._in_units(sample) for sample in found], axis=-1)
+
+    @property
+    def _likelihood(self) -> RegressionLikelihood:
+        likelihood = self.model_.likelihood
+        assert isinstance(likelihood, RegressionLikelihood)
+        return likelihood
+
+    def _moments(self, _: slice, mean: Tensor, variance: Tensor) -> Tensor:
+        likelihood = self._likelihood
+        moments = likelihood.predictive(mean, self._calibration.variance(likelihood, variance))
+        return torch.stack([moments.mean, moments.variance.sqrt()])
+
+    def _joint(self, X: Array) -> tuple[Tensor, Tensor]:
+        """The latents' mean at all rows together, `[c, n]`, and their covariance, `[c, n, n]`."""
+        x = self._x_scaling.standardise(X).to(self._predictor.alpha.device)
+        mean, _ = self.model_.predict(x, self._predictor)
+        scale = self._calibration.latent_scale(mean).unsqueeze(-1)
+        return mean, scale * self._predictor.full_covariance(x)
+
+    def _covariance(self, X: Array, std: NDArray) -> NDArray:
+        if not self._likelihood.location:
+            raise ConfigurationError(
+                "return_cov needs a likelihood with additive noise; ask for return_std"
+            )
+        _, covariance = self._joint(X)
+        # Noise is independent from row to row: only the diagonal has it.
+        covariance.diagonal(dim1=-2, dim2=-1).copy_(torch.from_numpy(std).square())
+        found = covariance.permute(1, 2, 0).cpu().numpy() * self._y_scaling.scale**2
+        return found[..., 0] if self._single else found
+
+    def _in_units(self, values: NDArray, shifted: bool = True) -> NDArray:
+        """Values `[c, n]` of the model as `(n,)` or `(n, t)` in the units of y."""
+        found = values.T * self._y_scaling.scale + (self._y_scaling.shift if shifted else 0.0)
+        return found[:, 0] if self._single else found
+
+    def _targets(self, y: ArrayLike, num_rows: int) -> Tensor:
+        """Targets that come to be judged, in the units of the model."""
+        given = np.asarray(y, dtype=np.float64)
+        expected = (num_rows,) if self._single else (num_rows, len(self._y_scaling.scale))
+        if given.shape != expected:
+            raise DataError(f"y has shape {given.shape}; expected {expected}")
+        found = self._encode(given)
+        self._likelihood.check_targets(found)
+        return found
+
+    def _learn_targets(self, y: NDArray, weight: Array | None, classes: NDArray | None) -> None:
+        self._single = y.ndim == 1
+        columns = y.reshape(len(y), -1).astype(np.float64)
+        count = columns.shape[1]
+        scaled = self.standardize and self._new_likelihood(count).location
+        self._y_scaling = Scaling.of(columns, weight, "y") if scaled else Scaling.none(count)
+
+    def _encode(self, y: NDArray) -> Tensor:
+        columns = y.reshape(len(y), -1).astype(np.float64)
+        if columns.shape[1] != len(self._y_scaling.scale) or (y.ndim == 1) != self._single:
+            raise DataError(
+                f"y has shape {y.shape}; the first fit had {len(self._y_scaling.scale)} target(s)"
+            )
+        found = self._y_scaling.standardise(columns)
+        return found[:, 0] if self._single else found
+
+    def _new_likelihood(self, num_targets: int) -> RegressionLikelihood:
+        spec = "gaussian" if self.likelihood is None else deepcopy(self.likelihood)
+        likelihood = as_likelihood(spec, num_targets)
+        if not isinstance(likelihood, RegressionLikelihood):
+            raise ConfigurationError(
+                f"the likelihood {self.likelihood!r} is one of classes; use OrthogonalGPClassifier"
+            )
+        return likelihood
+
+    def _prior(self, y: Tensor) -> tuple[Likelihood, Mean | None, float]:
+        likelihood = self._new_likelihood(len(self._y_scaling.scale))
+        likelihood.check_targets(y)
+        named = self.likelihood is None or isinstance(self.likelihood, str)
+        if likelihood.location and (named or self.noise_variance is not None):
+            self._set_noise(likelihood)
+        if likelihood.location:
+            return likelihood, None, REGRESSION_VARIANCE
+        level, variance = likelihood.starting_prior(y)
+        mean = ConstantMean()
+        mean.initialize(constant=level)
+        return likelihood, mean, variance
+
+    def _set_noise(self, likelihood: RegressionLikelihood) -> None:
+        given = self.noise_variance
+        if given is None:
+            noise = torch.full((len(self._y_scaling.scale),), NOISE_VARIANCE)
+        elif isinstance(given, int | float | np.number) and 0 < given < np.inf:
+            noise = torch.as_tensor(float(given) / self._y_scaling.scale**2, dtype=torch.float32)
+        else:
+            raise ConfigurationError(f"noise_variance is {given!r}; expected a positive number")
+        holder: Any = likelihood.get_submodule("likelihood")
+        lowest = float(holder.raw_noise_constraint.lower_bound)
+        if float(noise.min()) <= lowest:
+            raise ConfigurationError(
+                f"noise_variance is {given!r}, {float(noise.min()):.1e} in units of the "
+                f"standardised y; the likelihood's constraint allows more than {lowest:.1e}"
+            )
+        shared = holder.noise.numel() == 1
+        holder.noise = noise.mean() if shared else noise.reshape(holder.noise.shape)
+
+    def _calibrate(self, held: Rows | None, fresh: bool) -> None:
+        if held is not None:
+            chunks = predict_in_chunks(self.model_, held.x, self._predictor)
+            mean, variance = (torch.cat(part, dim=1) for part in zip(*chunks, strict=True))
+            self._calibration = calibrate(self._likelihood, held.y, mean, variance)
+        elif fresh:
+            self._calibration = Calibration.identity(len(self._y_scaling.scale))
+
+    def _log_jacobian(self) -> float:
+        return -float(np.log(self._y_scaling.scale).sum())
+
+
+def _normal(shape: tuple[int, ...], generator: torch.Generator, like: Tensor) -> Tensor:
+    return torch.randn(shape, generator=generator, dtype=like.dtype).to(like.device)
+
+
+def _square_root(covariance: Tensor) -> Tensor:
+    """A with A Aᵀ = covariance, for one that is semidefinite but for rounding."""
+    values, vectors = torch.linalg.eigh(covariance)
+    return vectors * values.clamp_min(0).sqrt().unsqueeze(-2)
