@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,27 @@ from torch import Tensor
 from orthogp.errors import FileError
 
 DIGEST_LENGTH = 64
+# What a payload with a matching checksum can still fail with; JSON nested too deep for Python is a
+# RecursionError, which is a RuntimeError.
+UNREADABLE = (
+    SafetensorError, struct.error, ValueError, LookupError, TypeError, RuntimeError, AssertionError,
+)  # fmt: skip
 
 
 def write(path: Path, kind: str, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    """Writes atomically: the file is either the old one or the whole new one, never a part."""
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     payload = save(plain, metadata={"orthogp": json.dumps(meta, allow_nan=True)})
     digest = hashlib.sha256(payload).hexdigest().encode()
+    write_atomically(path, [_magic(kind), digest, b"\n", payload])
+
+
+def write_atomically(path: Path, parts: Iterable[bytes]) -> None:
+    """The file is either the old one or the whole new one, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
-            file.writelines([_magic(kind), digest, b"\n", payload])
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -58,11 +68,25 @@ def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise FileError(f"{path} is damaged: its checksum does not match")
     try:
         (length,) = struct.unpack("<Q", payload[:8])
-        header = json.loads(payload[8 : 8 + length])
-        meta = json.loads(header["__metadata__"]["orthogp"])
-        return load(payload), meta
-    except (SafetensorError, struct.error, ValueError, KeyError, TypeError) as error:
+        header = _parse(payload[8 : 8 + length])
+        return load(payload), _parse(header["__metadata__"]["orthogp"])
+    except UNREADABLE as error:
         raise FileError(f"{path} is damaged: {error}") from error
+
+
+def _parse(text: str | bytes) -> dict[str, Any]:
+    """The JSON object in the text; other JSON, and a key given twice, is a ValueError."""
+    value = json.loads(text, object_pairs_hook=_distinct)
+    if not isinstance(value, dict):
+        raise ValueError("its JSON is not an object")
+    return value
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("its JSON has a key twice")
+    return values
 
 
 def _magic(kind: str) -> bytes:

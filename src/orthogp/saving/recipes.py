@@ -1,0 +1,177 @@
+"""The allow-list: which kernels, means, likelihoods and constraints a file may name.
+
+Sizes are read off the tensors of the file, so that it cannot claim one it does not hold; the few
+settings that no tensor shows have a range each.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gpytorch.kernels as gk
+import gpytorch.likelihoods as gl
+import gpytorch.means as gm
+import torch
+from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
+from gpytorch.constraints.constraints import inv_sigmoid, inv_softplus, softplus
+from torch import Tensor, nn
+
+from orthogp import likelihoods as ol
+from orthogp.errors import FileError
+
+Tensors = Mapping[str, Tensor]
+
+# A quadrature rule of q nodes is the eigenvectors of a q × q matrix: too much for a file to ask.
+MOST_NODES = 1000
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a type is built: `make(*parts, **settings, **sizes(tensors))`."""
+
+    make: Callable[..., nn.Module]
+    # Attributes that are also arguments, each with the values it may have.
+    settings: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
+    sizes: Callable[[Tensors], dict[str, Any]] = lambda tensors: {}
+
+
+def _integer(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and low <= value <= high
+
+
+def is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+LATENTS = {"num_latents": _integer(1, 2**31)}
+
+
+def _active(tensors: Tensors) -> dict[str, Any]:
+    dims = tensors.get("active_dims")
+    if dims is not None and (dims.dtype != torch.long or dims.ndim != 1):
+        raise FileError("active_dims is not a list of columns")
+    return {"active_dims": dims}
+
+
+def _ard(parameter: str) -> Callable[[Tensors], dict[str, Any]]:
+    def sizes(tensors: Tensors) -> dict[str, Any]:
+        width = tensors[parameter].shape[-1]
+        # Left out rather than None, which a periodic kernel does not accept.
+        return _active(tensors) | ({} if width == 1 else {"ard_num_dims": width})
+
+    return sizes
+
+
+def _mixtures(tensors: Tensors) -> dict[str, Any]:
+    num_mixtures, _, dims = tensors["raw_mixture_means"].shape
+    return _active(tensors) | {"num_mixtures": num_mixtures, "ard_num_dims": dims}
+
+
+def _batch(parameter: str) -> Callable[[Tensors], dict[str, Any]]:
+    return lambda tensors: {"batch_shape": tensors[parameter].shape[:-1]}
+
+
+def _linear_mean(tensors: Tensors) -> dict[str, Any]:
+    return {"input_size": tensors["weights"].shape[0], "bias": "bias" in tensors}
+
+
+def _nodes(**rules: str) -> Callable[[Tensors], dict[str, Any]]:
+    def sizes(tensors: Tensors) -> dict[str, Any]:
+        found = {name: tensors[f"{rule}.nodes"].shape[0] for name, rule in rules.items()}
+        if max(found.values()) > MOST_NODES:
+            raise FileError(f"a quadrature rule has more than {MOST_NODES} nodes")
+        return found
+
+    return sizes
+
+
+def _softmax_likelihood(num_classes: int, mixing: torch.Size | None) -> gl.SoftmaxLikelihood:
+    if mixing is None:
+        return gl.SoftmaxLikelihood(num_classes=num_classes, mixing_weights=False)
+    return gl.SoftmaxLikelihood(num_classes=mixing[0], num_features=mixing[1])
+
+
+def _mixing(tensors: Tensors) -> dict[str, Any]:
+    weights = tensors.get("mixing_weights")
+    return {"mixing": None if weights is None else weights.shape}
+
+
+def _around(kind: type[ol.Likelihood]) -> Callable[..., ol.Likelihood]:
+    return lambda likelihood, **arguments: kind(likelihood=likelihood, **arguments)  # pyright: ignore
+
+
+_both_rules = _nodes(num_nodes="quadrature", num_density_nodes="density_quadrature")
+
+RECIPES: dict[type[nn.Module], Recipe] = {
+    gk.RBFKernel: Recipe(gk.RBFKernel, sizes=_ard("raw_lengthscale")),
+    gk.MaternKernel: Recipe(
+        gk.MaternKernel, {"nu": (0.5, 1.5, 2.5).__contains__}, _ard("raw_lengthscale")
+    ),
+    gk.RQKernel: Recipe(gk.RQKernel, sizes=_ard("raw_lengthscale")),
+    gk.PeriodicKernel: Recipe(gk.PeriodicKernel, sizes=_ard("raw_lengthscale")),
+    gk.PiecewisePolynomialKernel: Recipe(
+        gk.PiecewisePolynomialKernel, {"q": _integer(0, 3)}, _ard("raw_lengthscale")
+    ),
+    gk.LinearKernel: Recipe(gk.LinearKernel, sizes=_ard("raw_variance")),
+    gk.CosineKernel: Recipe(gk.CosineKernel, sizes=_active),
+    gk.PolynomialKernel: Recipe(gk.PolynomialKernel, {"power": is_number}, _active),
+    gk.ConstantKernel: Recipe(gk.ConstantKernel, sizes=_active),
+    gk.SpectralMixtureKernel: Recipe(gk.SpectralMixtureKernel, sizes=_mixtures),
+    gk.ScaleKernel: Recipe(gk.ScaleKernel, sizes=_active),
+    gk.AdditiveKernel: Recipe(gk.AdditiveKernel),
+    gk.ProductKernel: Recipe(gk.ProductKernel),
+    gm.ZeroMean: Recipe(gm.ZeroMean),
+    gm.ConstantMean: Recipe(gm.ConstantMean),
+    gm.LinearMean: Recipe(gm.LinearMean, sizes=_linear_mean),
+    gl.GaussianLikelihood: Recipe(gl.GaussianLikelihood, sizes=_batch("noise_covar.raw_noise")),
+    gl.LaplaceLikelihood: Recipe(gl.LaplaceLikelihood, sizes=_batch("raw_noise")),
+    gl.StudentTLikelihood: Recipe(gl.StudentTLikelihood, sizes=_batch("raw_noise")),
+    gl.BetaLikelihood: Recipe(gl.BetaLikelihood, sizes=_batch("raw_scale")),
+    gl.NegativeBinomialLikelihood: Recipe(
+        gl.NegativeBinomialLikelihood,
+        {"num_failures_param": lambda value: type(value) is bool},
+        _batch("raw_probs"),
+    ),
+    gl.PoissonLikelihood: Recipe(gl.PoissonLikelihood),
+    gl.BernoulliLikelihood: Recipe(gl.BernoulliLikelihood),
+    gl.SoftmaxLikelihood: Recipe(_softmax_likelihood, {"num_classes": _integer(2, 2**31)}, _mixing),
+    ol.Gaussian: Recipe(_around(ol.Gaussian), LATENTS),
+    ol.Laplace: Recipe(_around(ol.Laplace), LATENTS),
+    ol.StudentT: Recipe(
+        _around(ol.StudentT), LATENTS, lambda tensors: {"num_nodes": tensors["grid"].shape[0]}
+    ),
+    ol.Poisson: Recipe(_around(ol.Poisson), LATENTS, _both_rules),
+    ol.NegativeBinomial: Recipe(_around(ol.NegativeBinomial), LATENTS, _both_rules),
+    ol.Beta: Recipe(_around(ol.Beta), LATENTS, _both_rules),
+    ol.Conditional: Recipe(_around(ol.Conditional), LATENTS, _both_rules),
+    ol.Bernoulli: Recipe(_around(ol.Bernoulli), LATENTS, _nodes(num_nodes="quadrature")),
+    ol.RobustMax: Recipe(
+        ol.RobustMax,
+        {"epsilon": lambda value: is_number(value) and 0 < value < 1},
+        lambda tensors: {
+            "num_latents": tensors["classes"].shape[0],
+            **_nodes(num_nodes="quadrature")(tensors),
+        },
+    ),
+    ol.Softmax: Recipe(
+        _around(ol.Softmax),
+        sizes=lambda tensors: dict(
+            zip(("num_draws", "num_latents"), tensors["draws"].shape, strict=False)
+        ),
+    ),
+}
+NAMES = {kind.__name__: kind for kind in RECIPES}
+
+CONSTRAINTS: dict[str, Callable[..., Interval]] = {
+    "Interval": lambda lower, upper, **transforms: Interval(lower, upper, **transforms),
+    "GreaterThan": lambda lower, upper, **transforms: GreaterThan(lower, **transforms),
+    "LessThan": lambda lower, upper, **transforms: LessThan(upper, **transforms),
+    "Positive": lambda lower, upper, **transforms: Positive(**transforms),
+}
+TRANSFORMS = {
+    "softplus": {"transform": softplus, "inv_transform": inv_softplus},
+    "sigmoid": {"transform": torch.sigmoid, "inv_transform": inv_sigmoid},
+    "exp": {"transform": torch.exp, "inv_transform": torch.log},
+    "none": {"transform": None, "inv_transform": None},
+}
