@@ -1,0 +1,32 @@
+"""Sums of radial kernels, k(x, z) = Σ_k s_k κ_k(ρ_k |x − z|²): blocks, and blocks times vectors."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from orthogp.radial import tiled
+from orthogp.radial.tiled import FAMILIES
+
+__all__ = ["FAMILIES", "block", "matvec"]
+
+
+def block(
+    x: Float[Tensor, "n d"],
+    z: Float[Tensor, "m d"],
+    rho: Float[Tensor, " k"],
+    scale: Float[Tensor, " k"],
+    families: tuple[str, ...],
+) -> Float[Tensor, "n m"]:
+    """K_xz, O(n m (d + k)) operations."""
+    return tiled.Block.apply(x, z, rho, scale, families)  # pyright: ignore[reportReturnType]
+
+
+def matvec(
+    x: Float[Tensor, "n d"],
+    z: Float[Tensor, "m d"],
+    a: Float[Tensor, "c m"],
+    rho: Float[Tensor, " k"],
+    scale: Float[Tensor, " k"],
+    families: tuple[str, ...],
+) -> Float[Tensor, "c n"]:
+    """(K_xz a_c)_c for every row a_c of a, in memory that does not grow with n · m."""
+    return tiled.Matvec.apply(x, z, a, rho, scale, families)  # pyright: ignore[reportReturnType]
