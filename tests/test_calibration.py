@@ -1,8 +1,20 @@
-"""Variance scales recover what the residuals say."""
+"""Variance scales recover what the residuals say, and quantile maps what their ranks say."""
 
+import numpy as np
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch.special import ndtr, ndtri
 
-from orthogp.calibration import SMALLEST_SAMPLE, VarianceScales, fit_variance_scales
+from orthogp.calibration import (
+    SMALLEST_SAMPLE,
+    VarianceScales,
+    calibrate,
+    fit_quantile_map,
+    fit_variance_scales,
+)
+from orthogp.likelihoods import Gaussian, Laplace, Poisson
 
 
 def residuals(latent, noise, scales, seed=0):
@@ -44,3 +56,90 @@ def test_a_scale_without_evidence_stays_at_one():
 def test_small_samples_change_nothing():
     few = torch.ones(SMALLEST_SAMPLE - 1).double()
     assert fit_variance_scales(5 * few, few, few) == VarianceScales(1.0, 1.0)
+
+
+def student_scores(count, seed=0):
+    rng = torch.Generator().manual_seed(seed)
+    uniform = torch.rand(1, count, generator=rng, dtype=torch.float64)
+    return torch.from_numpy(stats.t.ppf(uniform, df=3))
+
+
+def test_the_map_is_the_scores_own_quantile_function():
+    scores = student_scores(20_000)
+    levels = torch.tensor([0.005, 0.05, 0.5, 0.9, 0.995], dtype=torch.float64)
+    found = fit_quantile_map(scores)(levels)[:, 0]
+    torch.testing.assert_close(found, scores[0].quantile(levels), atol=2e-3, rtol=2e-3)
+
+
+def test_a_future_row_lies_in_the_interval_as_often_as_it_says():
+    # Exact for exchangeable rows: of 199 order statistics the 10th and 190th stand for 5 and 95 %.
+    inside = []
+    for seed in range(400):
+        scores = student_scores(239, seed)
+        tails = torch.tensor([0.05, 0.95], dtype=torch.float64)
+        low, high = fit_quantile_map(scores[:, :199])(tails)[:, 0]
+        inside.append(((scores[0, 199:] > low) & (scores[0, 199:] < high)).double().mean())
+    assert abs(float(torch.stack(inside).mean()) - 0.9) < 0.005
+
+
+@given(st.integers(SMALLEST_SAMPLE, 600), st.integers(0, 100))
+@settings(max_examples=20, deadline=None)
+def test_the_map_is_monotone_and_leaves_its_range_with_slope_one(count, seed):
+    scores = student_scores(count, seed)
+    # Ties, as repeated rows make them.
+    scores[:, : count // 3] = scores[:, :1]
+    found = fit_quantile_map(scores)
+    z = torch.linspace(-6, 6, 301, dtype=torch.float64)
+    moved = found(ndtr(z))[:, 0]
+    assert (moved.diff() >= 0).all()
+    beyond = (z[:-1] > found.scores[-1]) | (z[1:] < found.scores[0])
+    torch.testing.assert_close(moved.diff()[beyond], z.diff()[beyond], atol=1e-6, rtol=1e-6)
+
+
+def test_few_scores_map_to_themselves():
+    levels = torch.linspace(0.01, 0.99, 9).double()
+    few = fit_quantile_map(student_scores(SMALLEST_SAMPLE - 1))
+    torch.testing.assert_close(few(levels)[:, 0], ndtri(levels))
+
+
+def test_outputs_are_calibrated_one_by_one():
+    rng = torch.Generator().manual_seed(3)
+    mean = torch.randn(2, 4000, generator=rng).double()
+    variance = torch.rand(2, 4000, generator=rng).double() + 0.05
+    likelihood = Gaussian(2).double()
+    likelihood.likelihood.noise = torch.tensor([[0.1], [0.4]]).double()
+    noise = likelihood.likelihood.noise.detach()
+    spread = torch.stack([0.5 * variance[0] + 2.0 * noise[0], 3.0 * variance[1] + 0.3 * noise[1]])
+    y = (mean + spread.sqrt() * torch.randn(2, 4000, generator=rng).double()).mT
+    found = calibrate(likelihood, y, mean, variance)
+    expected = torch.tensor([[0.5, 2.0], [3.0, 0.3]]).double()
+    torch.testing.assert_close(found.scales.log(), expected.log(), atol=0.35, rtol=0.0)
+    total = likelihood.predictive(mean, found.variance(likelihood, variance)).variance.detach()
+    torch.testing.assert_close(total, spread, rtol=0.15, atol=0.0)
+    # The draws have that variance too: noise alone, at one latent.
+    f = torch.zeros(20_000, 2, 1).double()
+    drawn = found.sample(likelihood, f, rng).var(dim=0)
+    torch.testing.assert_close(drawn, found.scales[:, 1:] * noise, rtol=0.05, atol=0.0)
+
+
+@torch.no_grad()
+def test_heavy_tails_are_mended_for_any_likelihood():
+    """A Laplace likelihood with twice the right scale, told the truth by held-out rows."""
+    rng = np.random.default_rng(0)
+    y = torch.from_numpy(rng.laplace(size=8000))
+    likelihood = Laplace().double()
+    likelihood.likelihood.noise = torch.tensor(4.0).double()
+    mean, variance = torch.zeros(1, 4000).double(), torch.full((1, 4000), 1e-6).double()
+    found = calibrate(likelihood, y[:4000], mean, variance)
+    tails = torch.tensor([0.05, 0.95]).double()
+    low, high = found.quantiles(likelihood, tails, mean, variance)[:, 0]
+    inside = ((y[4000:] > low) & (y[4000:] < high)).double().mean()
+    assert 0.88 < inside < 0.92
+    assert torch.equal(found.scales, torch.ones(1, 2).double())
+
+
+def test_counts_are_left_alone():
+    y, zero = torch.ones(500), torch.zeros(1, 500).double()
+    found = calibrate(Poisson(), y, zero, zero + 1)
+    levels = torch.tensor([0.1, 0.9]).double()
+    torch.testing.assert_close(found.quantile_map(levels)[:, 0], ndtri(levels))

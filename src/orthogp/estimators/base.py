@@ -1,7 +1,7 @@
 """What the regressor and the classifier share: settings, checks, building, training, state."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -13,31 +13,39 @@ from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import Likelihood as GpytorchLikelihood
 from gpytorch.means import Mean
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 from torch import Tensor
 
 from orthogp import training
 from orthogp.bases import Predictor
-from orthogp.errors import ConfigurationError, DataError
+from orthogp.errors import DataError, FileError
 from orthogp.estimators.defaults import count_held_out, point_counts, training_config
 from orthogp.estimators.scaling import Array, Scaling
+from orthogp.estimators.settings import Settings, torch_device, torch_dtype
+from orthogp.estimators.state import (
+    ARRAYS,
+    finite,
+    pack_scaling,
+    pack_settings,
+    unpack_names,
+    unpack_scaling,
+)
 from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.points import choose_beta, choose_gamma
-from orthogp.training import ProgressBar, Rows, full_bound, predict_in_chunks
+from orthogp.saving import load_model, save_model
+from orthogp.training import ProgressBar, Report, Rows, full_bound, predict_in_chunks
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 # Rows that a prediction looks at together: memory does not grow with the table.
 CHUNK_ROWS = 2**15
 
 
-class OrthogonalGP(BaseEstimator):
-    """A Gaussian process with |β| = `n_inducing` and |γ| = `n_residual` points.
+class OrthogonalGP(Settings):
+    """An estimator with a `VariationalGP` inside; a subclass says what its targets are.
 
-    Every setting has the meaning that the documentation of the two estimators gives it; None means
-    automatic, by the numbers of `orthogp.estimators.defaults`.
+    After a fit: `elbo_`, the bound on all rows given, in nats and in the units of y; `history_`,
+    one dict a report; `n_iter_`, the steps since the last fresh start; `model_`, the torch module.
     """
 
     model_: VariationalGP
@@ -45,79 +53,9 @@ class OrthogonalGP(BaseEstimator):
     history_: list[dict[str, Any]]
     n_iter_: int
     n_features_in_: int
+    feature_names_in_: NDArray
     _predictor: Predictor
     _x_scaling: Scaling
-
-    def __init__(
-        self,
-        n_inducing: int = 300,
-        n_residual: int = 700,
-        *,
-        basis: str = "orthogonal",
-        optimizer: str = "natural",
-        kernel: Kernel | None = None,
-        ard: bool = True,
-        likelihood: str | GpytorchLikelihood | Likelihood | None = None,
-        max_steps: int | None = None,
-        max_time: float | None = None,
-        batch_size: int | None = None,
-        learning_rate: float | None = None,
-        natural_step: float | None = None,
-        kl_columns: int | str | None = "auto",
-        inducing_points: ArrayLike | None = None,
-        residual_points: ArrayLike | None = None,
-        schedule: str = "cosine",
-        clip_norm: float | None = None,
-        residual_rule: str = "adam",
-        hold_fixed: str = "unwhitened",
-        jitter: float | None = None,
-        train_hyperparameters: bool = True,
-        train_points: bool = True,
-        noise_variance: float | None = None,
-        standardize: bool = True,
-        early_stopping: bool = False,
-        validation_fraction: float | None = 0.1,
-        warm_start: bool = False,
-        checkpoint_dir: str | Path | None = None,
-        callbacks: Sequence[Callable[[training.Event], None]] = (),
-        device: str | torch.device | None = None,
-        dtype: str | torch.dtype = "float32",
-        random_state: int | np.random.RandomState | None = None,
-        verbose: bool = False,
-    ):
-        self.n_inducing = n_inducing
-        self.n_residual = n_residual
-        self.basis = basis
-        self.optimizer = optimizer
-        self.kernel = kernel
-        self.ard = ard
-        self.likelihood = likelihood
-        self.max_steps = max_steps
-        self.max_time = max_time
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.natural_step = natural_step
-        self.kl_columns = kl_columns
-        self.inducing_points = inducing_points
-        self.residual_points = residual_points
-        self.schedule = schedule
-        self.clip_norm = clip_norm
-        self.residual_rule = residual_rule
-        self.hold_fixed = hold_fixed
-        self.jitter = jitter
-        self.train_hyperparameters = train_hyperparameters
-        self.train_points = train_points
-        self.noise_variance = noise_variance
-        self.standardize = standardize
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.warm_start = warm_start
-        self.checkpoint_dir = checkpoint_dir
-        self.callbacks = callbacks
-        self.device = device
-        self.dtype = dtype
-        self.random_state = random_state
-        self.verbose = verbose
 
     # Whether rows are held out to calibrate, not only to stop early.
     _calibrates: bool
@@ -241,7 +179,7 @@ class OrthogonalGP(BaseEstimator):
         if points is None:
             return None
         points = np.asarray(points, dtype=np.float64)
-        expected = self.n_features_in_
+        expected = len(self._x_scaling.scale)
         if points.ndim != 2 or points.shape[1] != expected or not np.isfinite(points).all():
             raise DataError(
                 f"{name} has shape {points.shape}; expected finite numbers of shape (m, {expected})"
@@ -269,6 +207,76 @@ class OrthogonalGP(BaseEstimator):
         parts = [compute(*chunk).cpu() for chunk in self._latents(X)]
         return torch.cat(parts, dim=-1).numpy()
 
+    def save(self, path: str | Path) -> None:
+        """Writes the fitted estimator to one file, which holds data and nothing that runs.
+
+        Callbacks and the places of this machine (`device`, `checkpoint_dir`) are not kept.
+        """
+        check_is_fitted(self)
+        save_model(path, self.model_, *self._state())
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        kernel: Kernel | None = None,
+        likelihood: GpytorchLikelihood | Likelihood | None = None,
+        device: str | torch.device | None = None,
+    ) -> Self:
+        """Reads what `save` wrote; a kernel or likelihood of your own must be passed in."""
+        saved = load_model(path, kernel=kernel, likelihood=likelihood)
+        try:
+            if saved.meta["estimator"] != cls.__name__:
+                raise FileError(f"it holds a {saved.meta['estimator']!s:.40}")
+            known = cls().get_params(deep=False)
+            settings = {k: v for k, v in saved.meta["settings"].items() if k in known}
+            estimator = cls(**settings)
+            estimator.set_params(device=device)
+            estimator._set_state(saved.model, saved.meta, saved.tensors)
+        except FileError as error:
+            raise FileError(f"{path} cannot be loaded as a {cls.__name__}: {error}") from error
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FileError(
+                f"{path} cannot be loaded: what it describes is not a {cls.__name__}"
+            ) from error
+        return estimator
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """All of a fitted estimator but its model, as JSON and tensors."""
+        settings, tensors = pack_settings(self.get_params(deep=False))
+        names = getattr(self, "feature_names_in_", None)
+        meta = {
+            "estimator": type(self).__name__,
+            "settings": settings,
+            "own_kernel": self.kernel is not None,
+            "own_likelihood": not isinstance(self.likelihood, str | None),
+            "feature_names_in": None if names is None else names.tolist(),
+            "elbo": self.elbo_,
+            "history": self.history_,
+            "n_iter": self.n_iter_,
+        }
+        return meta, tensors | pack_scaling("x", self._x_scaling)
+
+    def _set_state(
+        self, model: VariationalGP, meta: dict[str, Any], tensors: dict[str, Tensor]
+    ) -> None:
+        """The reverse of `_state`, for what may come from anywhere."""
+        count = model.basis.beta.shape[1]
+        self.n_features_in_ = count
+        if meta["feature_names_in"] is not None:
+            self.feature_names_in_ = unpack_names(meta["feature_names_in"], count)
+        self.elbo_, self.n_iter_ = float(meta["elbo"]), int(meta["n_iter"])
+        self.history_ = [asdict(Report(**row)) for row in meta["history"]]
+        self._x_scaling = unpack_scaling("x", tensors, count)
+        for name in ARRAYS:
+            if name in tensors:
+                setattr(self, name, finite(tensors, name, (None, count)).numpy())
+        if meta["own_kernel"]:
+            self.kernel = deepcopy(model.covariance.kernel)
+        if meta["own_likelihood"]:
+            self.likelihood = deepcopy(model.likelihood)
+        self._place(model, self.device)
+
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())  # pyright: ignore
         if "model_" in state:
@@ -288,20 +296,3 @@ class OrthogonalGP(BaseEstimator):
         here = wanted.type != "cuda" or torch.cuda.is_available()
         self.model_ = model.to(wanted if here else "cpu")
         self._predictor = self.model_.predictor()
-
-
-def torch_device(device: str | torch.device | None) -> torch.device:
-    """The device meant; None is a GPU where there is one."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ConfigurationError(f"device is {device!r}, which torch does not know") from error
-
-
-def torch_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    found = DTYPES.get(str(dtype).removeprefix("torch."))
-    if found is None:
-        raise ConfigurationError(f"dtype is {dtype!r}; expected float32 or float64")
-    return found

@@ -14,11 +14,13 @@ from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor
 
-from orthogp.errors import ConfigurationError, DataError
+from orthogp.errors import ConfigurationError, DataError, FileError
 from orthogp.estimators.base import OrthogonalGP
 from orthogp.estimators.defaults import CLASSIFICATION_VARIANCE
 from orthogp.estimators.scaling import Array
+from orthogp.estimators.state import pack_labels, unpack_labels
 from orthogp.likelihoods import ClassificationLikelihood, Likelihood, as_likelihood
+from orthogp.model import VariationalGP
 from orthogp.training import Rows
 
 
@@ -50,10 +52,9 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """The probability of every class, in the order of `classes_`; rows sum to one."""
-        likelihood = self._likelihood
 
         def probabilities(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
-            return likelihood.probabilities(mean, variance).mT
+            return self._likelihood.probabilities(mean, variance).mT
 
         return self._for_rows(self._inputs(X), probabilities).T
 
@@ -68,13 +69,13 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
         """log p(label) of every row."""
-        X, likelihood = self._inputs(X), self._likelihood
+        X = self._inputs(X)
         labels = self._encode(column_or_1d(y))
         if len(labels) != len(X):
             raise DataError(f"there are {len(labels)} labels for {len(X)} rows")
 
         def density(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
-            return likelihood.log_density(labels[rows].to(mean.device), mean, variance)
+            return self._likelihood.log_density(labels[rows].to(mean.device), mean, variance)
 
         return self._for_rows(X, density)
 
@@ -122,6 +123,18 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
                 f"the likelihood is for {likelihood.num_classes} classes; there are {count}"
             )
         return likelihood, None, CLASSIFICATION_VARIANCE
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        meta, tensors = super()._state()
+        return meta | {"classes": pack_labels(self.classes_)}, tensors
+
+    def _set_state(
+        self, model: VariationalGP, meta: dict[str, Any], tensors: dict[str, Tensor]
+    ) -> None:
+        if not isinstance(model.likelihood, ClassificationLikelihood):
+            raise FileError("its likelihood is one of numbers")
+        self.classes_ = unpack_labels(meta["classes"], model.likelihood.num_classes)
+        super()._set_state(model, meta, tensors)
 
     def _calibrate(self, held: Rows | None, fresh: bool) -> None:
         """Probabilities stay as the model gives them."""

@@ -12,6 +12,8 @@ from orthogp.training import TrainingConfig
 BATCH_SIZE = 1024
 STEPS_A_ROW = 1 / 3
 FEWEST_STEPS, MOST_STEPS = 250, 5000
+# Of the steps: a short run would spend itself in the engine's own warm-up.
+WARMUP_SHARE, LONGEST_WARMUP = 0.1, 100
 LEARNING_RATE, WHOLE_DATA_LEARNING_RATE = 0.03, 0.1
 NATURAL_STEP, EXACT_NATURAL_STEP = 0.1, 1.0
 # Reports, of TrainingConfig.report_every steps each, without a better held-out density.
@@ -34,7 +36,7 @@ PASSED_ON = (
 def point_counts(settings: Mapping[str, Any], num_rows: int) -> tuple[int, int]:
     """|β| and |γ|; where the rows have duplicates there will be fewer still."""
     for name, least in (("n_inducing", 1), ("n_residual", 0)):
-        value = _plain(settings[name])
+        value = plain(settings[name])
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ConfigurationError(f"{name} is {value!r}; expected a whole number from {least}")
     residual = 0 if settings["basis"] == "coupled" else settings["n_residual"]
@@ -45,17 +47,21 @@ def training_config(
     settings: Mapping[str, Any], num_rows: int, gaussian: bool, seed: int
 ) -> TrainingConfig:
     """How to train on `num_rows` rows; None in `settings` means automatic."""
-    given = {name: _plain(value) for name, value in settings.items()}
+    given = {name: plain(value) for name, value in settings.items()}
     batch_size = _or(given["batch_size"], min(BATCH_SIZE, num_rows))
     # TrainingConfig will say what is wrong with another type; here it only must not compare.
     whole = isinstance(batch_size, int) and batch_size >= num_rows
     rate = WHOLE_DATA_LEARNING_RATE if whole else LEARNING_RATE
     natural = EXACT_NATURAL_STEP if whole and gaussian else NATURAL_STEP
+    steps = _or(given["max_steps"], _automatic_steps(num_rows))
+    warmup = min(LONGEST_WARMUP, int(WARMUP_SHARE * steps)) if isinstance(steps, int) else 0
     return TrainingConfig(
-        max_steps=_or(given["max_steps"], _automatic_steps(num_rows)),
+        max_steps=steps,
         batch_size=batch_size,
         learning_rate=_or(given["learning_rate"], rate),
         natural_step=_or(given["natural_step"], natural),
+        schedule_warmup=warmup,
+        natural_warmup=warmup,
         patience=PATIENCE if given["early_stopping"] else None,
         seed=seed,
         **{name: given[name] for name in PASSED_ON},
@@ -90,6 +96,6 @@ def _or(value: Any, default: Any) -> Any:
     return default if value is None else value
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """NumPy's numbers, as they come out of a parameter grid, as Python's."""
     return value.item() if isinstance(value, np.generic) else value

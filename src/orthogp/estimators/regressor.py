@@ -12,12 +12,14 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 from torch import Tensor
 
-from orthogp.calibration import Calibration, calibrate
-from orthogp.errors import ConfigurationError, DataError
+from orthogp.calibration import Calibration, QuantileMap, calibrate
+from orthogp.errors import ConfigurationError, DataError, FileError
 from orthogp.estimators.base import OrthogonalGP
 from orthogp.estimators.defaults import NOISE_VARIANCE, REGRESSION_VARIANCE
 from orthogp.estimators.scaling import Array, Scaling
+from orthogp.estimators.state import finite, pack_scaling, unpack_scaling
 from orthogp.likelihoods import Likelihood, RegressionLikelihood, as_likelihood
+from orthogp.model import VariationalGP
 from orthogp.training import Rows, predict_in_chunks
 
 # The most rows whose joint covariance is worth holding and factorising.
@@ -234,7 +236,8 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         else:
             raise ConfigurationError(f"noise_variance is {given!r}; expected a positive number")
         holder: Any = likelihood.get_submodule("likelihood")
-        lowest = float(holder.raw_noise_constraint.lower_bound)
+        bounds = dict(holder.named_constraints())
+        lowest = max(float(c.lower_bound) for n, c in bounds.items() if "raw_noise" in n)
         if float(noise.min()) <= lowest:
             raise ConfigurationError(
                 f"noise_variance is {given!r}, {float(noise.min()):.1e} in units of the "
@@ -250,6 +253,34 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
             self._calibration = calibrate(self._likelihood, held.y, mean, variance)
         elif fresh:
             self._calibration = Calibration.identity(len(self._y_scaling.scale))
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        meta, tensors = super()._state()
+        found = self._calibration
+        tensors |= pack_scaling("y", self._y_scaling) | {
+            "variance_scales": found.scales,
+            "map_scores": found.quantile_map.scores,
+            "map_values": found.quantile_map.values,
+        }
+        return meta | {"single": self._single}, tensors
+
+    def _set_state(
+        self, model: VariationalGP, meta: dict[str, Any], tensors: dict[str, Tensor]
+    ) -> None:
+        if not isinstance(model.likelihood, RegressionLikelihood):
+            raise FileError("its likelihood is one of classes")
+        count = model.basis.num_latents
+        self._single = bool(meta["single"])
+        if self._single and count != 1:
+            raise FileError(f"it has {count} targets and says that it has one")
+        self._y_scaling = unpack_scaling("y", tensors, count)
+        scales = finite(tensors, "variance_scales", (count, 2))
+        scores = finite(tensors, "map_scores", (None,))
+        values = finite(tensors, "map_values", (count, len(scores)))
+        if len(scores) == 0 or bool((scales < 0).any()):
+            raise FileError("its calibration is not one")
+        self._calibration = Calibration(scales, QuantileMap(scores, values))
+        super()._set_state(model, meta, tensors)
 
     def _log_jacobian(self) -> float:
         return -float(np.log(self._y_scaling.scale).sum())

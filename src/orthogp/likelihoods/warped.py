@@ -131,7 +131,7 @@ class Poisson(OneDimensional):
         return torch.where(y < 0, 0, torch.special.gammaincc(y.clamp_min(0) + 1, softplus(f)))
 
     def support(self) -> Support:
-        return Support(low=0, discrete=True)
+        return Support(low=0.0, discrete=True)
 
     def starting_prior(self, y: Real[Tensor, "n *outputs"]) -> tuple[float, float]:
         return _count_prior(y)
@@ -195,7 +195,7 @@ class NegativeBinomial(OneDimensional):
         return torch.where(y < 0, 0, below)
 
     def support(self) -> Support:
-        return Support(low=0, discrete=True)
+        return Support(low=0.0, discrete=True)
 
     def starting_prior(self, y: Real[Tensor, "n *outputs"]) -> tuple[float, float]:
         return _count_prior(y)
@@ -242,7 +242,7 @@ class Beta(OneDimensional):
         return _betainc(1 + a * f.sigmoid(), 1 + a * (-f).sigmoid(), y.to(f.dtype))
 
     def support(self) -> Support:
-        return Support(low=0, high=1)
+        return Support(low=0.0, high=1.0)
 
     def starting_prior(self, y: Real[Tensor, "n *outputs"]) -> tuple[float, float]:
         return float(y.double().mean().logit()), 1.0

@@ -1,0 +1,139 @@
+"""Every setting of the two estimators, with its default."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from gpytorch.likelihoods import Likelihood as GpytorchLikelihood
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
+
+from orthogp.errors import ConfigurationError
+from orthogp.likelihoods import Likelihood
+from orthogp.training import Event
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+class Settings(BaseEstimator):
+    """The constructor of the estimators. None means automatic: see `estimators.defaults`.
+
+    The model
+        n_inducing, n_residual: the sizes of β and γ, at most as many as distinct rows.
+        basis: "orthogonal", "coupled" (ignores γ), "hybrid" or "decoupled".
+        optimizer: "natural" or "adam", for q(f_β); hybrid and decoupled need "adam".
+        kernel: any GPyTorch kernel; None is Matérn-5/2 + RBF. It sees standardised columns.
+        ard: whether the default kernel has a lengthscale for every column.
+        likelihood: a name, a GPyTorch likelihood or one of `orthogp.likelihoods`; None is Gaussian
+            for the regressor, Bernoulli or robust-max for the classifier.
+        noise_variance: where the noise starts, in units of y².
+        inducing_points, residual_points: where β and γ start, in the units of X.
+        hold_fixed: what of q(f_β) stands still while the kernel moves: "unwhitened", "whitened" or
+            "dual".
+        jitter: added to K_β, relative to its mean diagonal.
+        standardize: whether columns, and targets with additive noise, are standardised.
+
+    The training
+        max_steps, max_time, batch_size, learning_rate, natural_step, schedule, clip_norm,
+        kl_columns, residual_rule, train_hyperparameters, train_points: as in `TrainingConfig`.
+        early_stopping: stop when held-out rows no longer gain, and return to the best.
+        validation_fraction: the share of rows held out to stop early and to calibrate intervals;
+            no more than 5000, and none where they would be too few to calibrate.
+        warm_start: whether `fit` goes on from the last fit.
+        checkpoint_dir: where a run leaves its state, and where the same call, with the same
+            `random_state`, finds it after a crash.
+        callbacks, verbose: who is told of progress; `verbose` draws a bar on a terminal.
+        device: None is a GPU where there is one.
+        dtype: "float32" or "float64", of training; predictions are always in float64.
+        random_state: the same number gives the same model.
+    """
+
+    def __init__(
+        self,
+        n_inducing: int = 300,
+        n_residual: int = 700,
+        *,
+        basis: str = "orthogonal",
+        optimizer: str = "natural",
+        kernel: Kernel | None = None,
+        ard: bool = True,
+        likelihood: str | GpytorchLikelihood | Likelihood | None = None,
+        max_steps: int | None = None,
+        max_time: float | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        natural_step: float | None = None,
+        kl_columns: int | str | None = "auto",
+        inducing_points: ArrayLike | None = None,
+        residual_points: ArrayLike | None = None,
+        schedule: str = "cosine",
+        clip_norm: float | None = None,
+        residual_rule: str = "adam",
+        hold_fixed: str = "unwhitened",
+        jitter: float | None = None,
+        train_hyperparameters: bool = True,
+        train_points: bool = True,
+        noise_variance: float | None = None,
+        standardize: bool = True,
+        early_stopping: bool = False,
+        validation_fraction: float | None = 0.1,
+        warm_start: bool = False,
+        checkpoint_dir: str | Path | None = None,
+        callbacks: Sequence[Callable[[Event], None]] = (),
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype = "float32",
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = False,
+    ):
+        self.n_inducing = n_inducing
+        self.n_residual = n_residual
+        self.basis = basis
+        self.optimizer = optimizer
+        self.kernel = kernel
+        self.ard = ard
+        self.likelihood = likelihood
+        self.max_steps = max_steps
+        self.max_time = max_time
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.natural_step = natural_step
+        self.kl_columns = kl_columns
+        self.inducing_points = inducing_points
+        self.residual_points = residual_points
+        self.schedule = schedule
+        self.clip_norm = clip_norm
+        self.residual_rule = residual_rule
+        self.hold_fixed = hold_fixed
+        self.jitter = jitter
+        self.train_hyperparameters = train_hyperparameters
+        self.train_points = train_points
+        self.noise_variance = noise_variance
+        self.standardize = standardize
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.warm_start = warm_start
+        self.checkpoint_dir = checkpoint_dir
+        self.callbacks = callbacks
+        self.device = device
+        self.dtype = dtype
+        self.random_state = random_state
+        self.verbose = verbose
+
+
+def torch_device(device: str | torch.device | None) -> torch.device:
+    """The device meant; None is a GPU where there is one."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigurationError(f"device is {device!r}, which torch does not know") from error
+
+
+def torch_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    found = DTYPES.get(str(dtype).removeprefix("torch."))
+    if found is None:
+        raise ConfigurationError(f"dtype is {dtype!r}; expected float32 or float64")
+    return found
