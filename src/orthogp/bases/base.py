@@ -29,12 +29,17 @@ class Projection:
     """Everything the marginals at x and the KL need of the kernel, computed once."""
 
     factor: Factor
-    w: Float[Tensor, "b n"]
+    k: Float[Tensor, "b n"]
     prior_variance: Float[Tensor, " n"]
     u: Float[Tensor, "c b"]
     gamma_part: Float[Tensor, "c n"]
     columns: Int[Tensor, " k"] | None
     column_residuals: Float[Tensor, "c k"] | None
+
+    @property
+    def w(self) -> Float[Tensor, "b n"]:
+        """w_x = L⁻¹ k_βx of every row."""
+        return self.factor.whiten(self.k)
 
 
 class Basis(nn.Module, ABC):
@@ -79,21 +84,20 @@ class Basis(nn.Module, ABC):
         time, no memory that grows with n · g.
         """
         beta, gamma = self.beta.to(x.dtype), self.gamma.to(x.dtype)
-        w = factor.R.to(x.dtype) @ covariance.block(beta, x)
-        # One pass over γ serves β, x and the sampled columns.
+        a_gamma = self.a_gamma.to(x.dtype)
+        k = covariance.block(beta, x)
+        # Apart from the points, whose gradients are asked for: rows need none.
+        at_x = covariance.matvec(x, gamma, a_gamma)
         gamma_columns = gamma[:0] if columns is None else gamma[columns]
-        queries = torch.cat([beta, x, gamma_columns])
-        products = covariance.matvec(queries, gamma, self.a_gamma.to(x.dtype))
-        at_beta, at_x, at_columns = products.split(
-            [beta.shape[0], x.shape[0], gamma_columns.shape[0]], dim=1
-        )
-        u = at_beta.double() @ factor.R.mT
+        products = covariance.matvec(torch.cat([beta, gamma_columns]), gamma, a_gamma)
+        at_beta, at_columns = products.split([beta.shape[0], gamma_columns.shape[0]], dim=1)
+        u = factor.whiten(at_beta.double().mT).mT
         residuals = None
         if columns is not None:
             # r(γ_j) = k_jγ a_γ − k_jβ (L⁻ᵀ u)
-            weights = (u @ factor.R).to(x.dtype)
+            weights = factor.unwhiten(u.mT).mT.to(x.dtype)
             residuals = at_columns - covariance.matvec(gamma_columns, beta, weights)
-        return Projection(factor, w, covariance.diagonal(x), u, at_x, columns, residuals)
+        return Projection(factor, k, covariance.diagonal(x), u, at_x, columns, residuals)
 
     def kl(self, covariance: Covariance, projection: Projection, q: Whitened) -> Float[Tensor, ""]:
         """KL(q‖p), exact when the projection has no columns, else its unbiased estimate."""
@@ -118,41 +122,55 @@ class Basis(nn.Module, ABC):
 
 def marginals(p: Projection, q: Whitened) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
     """Mean and variance of q(f) at every row, for every latent function."""
-    # m(x) = w_xᵀ (ν − u) + k_xγ a_γ
-    mean = (q.v - p.u).to(p.w.dtype) @ p.w + p.gamma_part
-    explained = p.w.square().sum(0)
-    variance = p.prior_variance - explained + quadratic_form(p.w, q.S.to(p.w.dtype))
+    # m(x) = w_xᵀ (ν − u) + k_xγ a_γ and s(x) = k_xx + w_xᵀ (S̃ − I) w_x
+    mean, change = _Marginals.apply(p.k, p.factor.omega, q.v - p.u, q.S, p.factor.R.detach())  # pyright: ignore
+    variance = p.prior_variance + change
     # Rounding can leave a variance below zero at a row that coincides with a point of β.
-    return mean, torch.maximum(variance, 1e-10 * p.prior_variance.detach())
+    return mean + p.gamma_part, torch.maximum(variance, 1e-10 * p.prior_variance.detach())
 
 
 def full_covariance(
     covariance: Covariance, x: Float[Tensor, "n d"], p: Projection, q: Whitened
 ) -> Float[Tensor, "c n n"]:
     """The covariance of q(f) between all rows of x."""
-    S = q.S.to(p.w.dtype)
-    return covariance.block(x, x) - p.w.mT @ p.w + p.w.mT @ S @ p.w
+    w, S = p.w, q.S.to(p.k.dtype)
+    return covariance.block(x, x) - w.mT @ w + w.mT @ S @ w
 
 
-def quadratic_form(w: Float[Tensor, "b n"], S: Float[Tensor, "c b b"]) -> Float[Tensor, "c n"]:
-    """w_nᵀ S_c w_n for symmetric S; one product forward, at most one backward."""
-    return _QuadraticForm.apply(w, S)  # pyright: ignore[reportReturnType]
+class _Marginals(torch.autograd.Function):
+    """(k_βx, ν − u, S̃) ↦ w_xᵀ (ν − u) and w_xᵀ (S̃ − I) w_x with w = R k; S̃ is symmetric.
 
+    H_c = Σ_n h_n w_n w_nᵀ, the statistic of the natural step, serves the gradient of R as well:
+    with w̄ = (ν − u) gᵀ + 2 (S̃ − I) w h,  Ω̄ = w̄ wᵀ = (ν − u) (w g)ᵀ + 2 (S̃ − I) H.
+    """
 
-class _QuadraticForm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, w, S):
-        Sw = S @ w
-        ctx.save_for_backward(w, Sw)
-        return (w * Sw).sum(-2)
+    def forward(ctx, k, omega, weights, S, R):
+        R, weights = R.to(k.dtype), weights.to(k.dtype)
+        excess = S.to(k.dtype, copy=True)
+        excess.diagonal(dim1=-2, dim2=-1).sub_(1.0)
+        w = R @ k
+        half = excess @ w
+        ctx.save_for_backward(R, w, weights, excess, half)
+        ctx.wide = S.dtype
+        return weights @ w, (half * w).sum(-2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *grad_outputs):
-        (h,) = grad_outputs
-        w, Sw = ctx.saved_tensors
-        h = h.unsqueeze(-2)
-        grad_w = 2.0 * (h * Sw).sum(0) if ctx.needs_input_grad[0] else None
-        # H_c = Σ_n h_n w_n w_nᵀ, the statistic of the natural step.
-        grad_S = (h * w) @ w.mT if ctx.needs_input_grad[1] else None
-        return grad_w, grad_S
+        g, h = grad_outputs
+        R, w, weights, excess, half = ctx.saved_tensors
+        grad_weights = g @ w.mT
+        H = (h.unsqueeze(-2) * w) @ w.mT
+        grad_w = torch.addmm(_total(half * h.unsqueeze(-2)), weights.mT, g, beta=2.0)
+        latents, size = weights.shape
+        if latents * size <= w.shape[1]:
+            omega = torch.addmm(_total(excess @ H), weights.mT, grad_weights, beta=2.0)
+        else:
+            omega = grad_w @ w.mT
+        return R.mT @ grad_w, omega.to(ctx.wide), grad_weights.to(ctx.wide), H.to(ctx.wide), None
+
+
+def _total(parts: Float[Tensor, "c *shape"]) -> Float[Tensor, "*shape"]:
+    """The sum over latent functions, without a pass over the data where there is one only."""
+    return parts[0] if parts.shape[0] == 1 else parts.sum(0)

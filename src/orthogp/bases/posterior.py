@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from orthogp.errors import ConfigurationError
 from orthogp.linalg import Factor, factorise, log_diagonal, symmetrised
@@ -87,10 +88,13 @@ class NaturalGaussian(nn.Module):
             return _tracked(_from_natural(self.natural(factor)))
         with torch.no_grad():
             q = _from_natural(WhitenedNatural(self.precision, self.precision_mean))
+            if self.hold_fixed == "unwhitened":
+                T = factor.R @ self.L
+                log_det = q.log_det + 2.0 * log_diagonal(T)
+                q = Whitened(q.v @ T.mT, T @ q.S @ T.mT, log_det, q.info)
         if self.hold_fixed == "unwhitened":
-            T = factor.R @ self.L
-            log_det = q.log_det + 2.0 * log_diagonal(T)
-            q = Whitened(q.v @ T.mT, T @ q.S @ T.mT, log_det, q.info)
+            v, S, log_det = _Follow.apply(factor.omega, q.v, q.S, q.log_det)  # pyright: ignore
+            q = Whitened(v, S, log_det, q.info)
         return _tracked(q)
 
     @torch.no_grad()
@@ -186,6 +190,27 @@ class FactorGaussian(nn.Module):
             F, v = factor.L @ F, v @ factor.L.mT
         self.covariance.F.copy_(F)
         self.mean.copy_(v)
+
+
+class _Follow(torch.autograd.Function):
+    """(v, S̃) as functions of L alone, when m_β = L v and S = L S̃ Lᵀ stand still.
+
+    With dR = Ω R:  dv = Ω v,  dS̃ = Ω S̃ + S̃ Ωᵀ,  d log|S̃| = 2 tr Ω.
+    """
+
+    @staticmethod
+    def forward(ctx, omega, v, S, log_det):
+        ctx.save_for_backward(v, S)
+        return v.clone(), S.clone(), log_det.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grad_outputs):
+        grad_v, grad_S, grad_log_det = grad_outputs
+        v, S = ctx.saved_tensors
+        omega = grad_v.mT @ v + ((grad_S + grad_S.mT) @ S).sum(0)
+        omega.diagonal().add_(2.0 * grad_log_det.sum())
+        return omega, None, None, None
 
 
 def definite(log_det: Float[Tensor, " c"]) -> Int[Tensor, " c"]:
