@@ -22,7 +22,7 @@ from orthogp.bases import Predictor
 from orthogp.errors import DataError, FileError
 from orthogp.estimators.defaults import count_held_out, point_counts, training_config
 from orthogp.estimators.scaling import Array, Scaling
-from orthogp.estimators.settings import Settings, torch_device, torch_dtype
+from orthogp.estimators.settings import Settings, no_type_check, torch_device, torch_dtype
 from orthogp.estimators.state import (
     ARRAYS,
     finite,
@@ -41,6 +41,7 @@ from orthogp.training import ProgressBar, Report, Rows, full_bound, predict_in_c
 CHUNK_ROWS = 2**15
 
 
+@no_type_check
 class OrthogonalGP(Settings):
     """An estimator with a `VariationalGP` inside; a subclass says what its targets are.
 

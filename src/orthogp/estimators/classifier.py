@@ -18,12 +18,14 @@ from orthogp.errors import ConfigurationError, DataError, FileError
 from orthogp.estimators.base import OrthogonalGP
 from orthogp.estimators.defaults import CLASSIFICATION_VARIANCE
 from orthogp.estimators.scaling import Array
+from orthogp.estimators.settings import no_type_check
 from orthogp.estimators.state import pack_labels, unpack_labels
 from orthogp.likelihoods import ClassificationLikelihood, Likelihood, as_likelihood
 from orthogp.model import VariationalGP
 from orthogp.training import Rows
 
 
+@no_type_check
 class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
     """Gaussian process classification into two classes or more."""
 

@@ -17,6 +17,7 @@ from orthogp.errors import ConfigurationError, DataError, FileError
 from orthogp.estimators.base import OrthogonalGP
 from orthogp.estimators.defaults import NOISE_VARIANCE, REGRESSION_VARIANCE
 from orthogp.estimators.scaling import Array, Scaling
+from orthogp.estimators.settings import no_type_check
 from orthogp.estimators.state import finite, pack_scaling, unpack_scaling
 from orthogp.likelihoods import Likelihood, RegressionLikelihood, as_likelihood
 from orthogp.model import VariationalGP
@@ -26,6 +27,7 @@ from orthogp.training import Rows, predict_in_chunks
 MOST_JOINT_ROWS = 2000
 
 
+@no_type_check
 class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
     """Gaussian process regression on one target or several."""
 
