@@ -7,7 +7,6 @@ bound does not use, are not kept.
 
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from gpytorch.kernels import Kernel
 from gpytorch.means import Mean
 from torch import Tensor, nn
 
-from orthogp import files
+from orthogp import __version__, files
 from orthogp.errors import FileError, OrthogpError
 from orthogp.likelihoods import Likelihood, as_likelihood
 from orthogp.model import VariationalGP
@@ -56,7 +55,7 @@ def save_model(
         require_finite(module, stored[part])
     header = {
         "format": list(FORMAT),
-        "orthogp": version("orthogp"),
+        "orthogp": __version__,
         "kernel": describe(parts["kernel"]),
         "mean": describe(parts["mean"]),
         "likelihood": describe(parts["likelihood"]),
