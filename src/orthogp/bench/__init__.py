@@ -1,0 +1,5 @@
+"""Speed beside other libraries: `speed`, `predict`, `scaling` and `imports`, each callable.
+
+Every contestant (`contestants/`) runs in a process of its own (`worker`), told what to do by
+`contest`; `commands` is the command line of it.
+"""

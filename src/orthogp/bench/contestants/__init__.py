@@ -1,0 +1,36 @@
+"""One file a library. Which contestants take part, and what each of them is given."""
+
+from dataclasses import dataclass, replace
+
+from .contract import Setup
+
+PEERS = ("gpytorch", "gpjax", "gpflow")
+OURS = "orthogp_orthogonal"
+# The paper sets 300 + 700 points beside 400 coupled ones, as equal in cost.
+EQUAL_COST = 100
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of this folder, the setup it is built with, and the library that it times."""
+
+    module: str
+    setup: Setup
+    library: str
+
+
+def lineup(setup: Setup, peers: tuple[str, ...]) -> dict[str, Entry]:
+    """The contestants by name: ours first, then those of the peers asked for."""
+    svgp = replace(setup, n_residual=0)
+    wider = replace(svgp, n_inducing=setup.n_inducing + EQUAL_COST)
+    entries = {
+        OURS: Entry("ours", setup, "orthogp"),
+        "orthogp_coupled": Entry("ours", svgp, "orthogp"),
+        f"orthogp_coupled_{wider.n_inducing}": Entry("ours", wider, "orthogp"),
+        "gpytorch_orthogonal": Entry("gpytorch_models", setup, "gpytorch"),
+        "gpytorch_svgp": Entry("gpytorch_models", svgp, "gpytorch"),
+        "gpjax_svgp": Entry("gpjax_svgp", svgp, "gpjax"),
+        "gpflow_svgp": Entry("gpflow_svgp", svgp, "gpflow"),
+    }
+    wanted = ("orthogp", *peers)
+    return {name: entry for name, entry in entries.items() if entry.library in wanted}

@@ -1,0 +1,32 @@
+"""On what a figure was measured."""
+
+import os
+import platform
+from pathlib import Path
+
+
+def describe(device: str) -> dict[str, str | int]:
+    found: dict[str, str | int] = {
+        "processor": processor(),
+        "cores": usable_cores(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+    if device == "cuda":
+        import torch
+
+        found["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return found
+
+
+def usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

@@ -1,0 +1,44 @@
+"""The program: what it offers, that help is quick, and how it refuses."""
+
+import subprocess
+import sys
+
+from typer.testing import CliRunner
+
+from orthogp import demo
+from orthogp.cli import app
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "orthogp", *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_help_names_the_commands():
+    assert "demo" in CliRunner().invoke(app, ["--help"]).output
+    shown = CliRunner().invoke(app, ["bench", "--help"]).output
+    assert all(name in shown for name in ("speed", "predict", "scaling", "imports"))
+
+
+def test_the_program_starts_without_torch():
+    code = "import sys, orthogp.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_refusal_is_one_sentence():
+    done = run("bench", "speed", "--peers", "gpytorch,other")
+    assert done.returncode == 2
+    assert done.stderr == "orthogp: 'other' is no peer; expected some of gpytorch, gpjax, gpflow\n"
+
+
+def test_a_list_that_is_none_is_refused():
+    done = run("bench", "scaling", "--residuals", "7,x")
+    assert done.returncode == 2
+    assert "'7,x' is not a list of whole numbers" in done.stderr
+
+
+def test_demo_runs_the_demonstration(monkeypatch):
+    ran = []
+    monkeypatch.setattr(demo, "main", lambda: ran.append(True))
+    assert CliRunner().invoke(app, ["demo"]).exit_code == 0
+    assert ran == [True]
