@@ -489,6 +489,17 @@ def test_only_listed_names_are_built(whole, tmp_path):
             load_model(tmp_path / "m")
 
 
+def test_a_constraint_that_is_not_described_is_refused(tmp_path):
+    kernel = gk.RBFKernel(lengthscale_constraint=Interval(0.1, 7.0))
+    save_model(tmp_path / "m", model_with(kernel), {}, {})
+    tensors, header = files.read(tmp_path / "m", "model")
+    # The default constraint in its place would give the raw parameter another meaning.
+    del header["kernel"]["constraints"]["raw_lengthscale"]
+    forge(tmp_path / "m", tensors, header)
+    with pytest.raises(FileError, match="not every constraint of RBFKernel is described"):
+        load_model(tmp_path / "m")
+
+
 def test_a_newer_minor_format_is_read_and_a_newer_major_is_not(whole, tmp_path):
     tensors, header = files.read(whole, "model")
     path = tmp_path / "m"
