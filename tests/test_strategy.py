@@ -1,6 +1,8 @@
 """The strategy for GPyTorch models: the paper's mean and KL, batches, wrappers, evaluation."""
 
 import copy
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,6 +87,13 @@ def test_eq_12_mean_covariance_and_kl_match_the_reference(base, training):
     # In evaluation the unwhitened strategy takes its KL with a jitter of 1e-3, not its own.
     if training or base is VariationalStrategy:
         assert kl.item() == pytest.approx(want.kl(), rel=1e-9)
+
+
+def test_the_kl_needs_no_prediction_before_it():
+    p = problem()
+    model = randomise(Model(p.kernel, orthogonal(p.beta, p.gamma), ZeroMean()).double())
+    kl = model.variational_strategy.kl_divergence()
+    assert kl.item() == pytest.approx(reference_posterior(model, p).kl(), rel=1e-9)
 
 
 def test_the_residual_vanishes_on_beta():
@@ -201,8 +210,8 @@ def test_the_mean_over_all_columns_is_the_exact_kl(monkeypatch):
     torch.testing.assert_close(torch.stack(draws).mean(), exact)
 
 
-def test_a_sampled_step_never_holds_a_block_of_gamma(monkeypatch):
-    """With tiles of 64 elements no kernel evaluation is larger, values and gradients the same."""
+def test_other_kernels_are_evaluated_in_tiles(monkeypatch):
+    """With tiles of 64 elements no block of γ is larger; values and gradients are the same."""
     p = problem(n=9, b=4, g=12)
     kernel = ScaleKernel(PeriodicKernel())
     model = randomise(Model(kernel, orthogonal(p.beta, p.gamma)).double())
@@ -331,6 +340,15 @@ def test_gamma_is_learned_or_frozen():
         assert "variational_strategy.inducing_points" in model.state_dict()
 
 
+@pytest.mark.cuda
+def test_a_gpu_gives_the_bound_of_the_cpu():
+    p = problem()
+    model = randomise(Model(p.kernel, orthogonal(p.beta, p.gamma)).double())
+    want = bound(model, gaussian(), p.x, p.y)
+    got = bound(model.cuda(), gaussian().cuda(), p.x.cuda(), p.y.cuda())
+    torch.testing.assert_close(got.cpu(), want, rtol=1e-9, atol=1e-9)
+
+
 def test_float32_agrees_with_float64():
     p = problem(b=20, g=30, n=40)
     model = randomise(Model(p.kernel, orthogonal(p.beta, p.gamma)).double())
@@ -352,3 +370,17 @@ def test_refusals_are_one_sentence():
         Model(p.kernel, orthogonal(p.beta, p.gamma, base=BatchDecoupledVariationalStrategy))
     with pytest.raises(ConfigurationError, match="kl_columns is 0"):
         Model(p.kernel, orthogonal(p.beta, p.gamma, kl_columns=0))
+
+
+def test_the_examples_in_the_documentation_run():
+    page = Path(__file__).parent.parent / "docs" / "gpytorch.md"
+    example, optimizers = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    assert "range(300)" in example
+    names: dict = {}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        exec(example.replace("range(300)", "range(3)"), names)
+        exec(optimizers, names)
+    assert names["prediction"].mean.shape == (10,)
+    moved = [p for o in ("ngd", "adam") for p in names[o].param_groups[0]["params"]]
+    assert len(moved) == len(list(names["model"].parameters()))
