@@ -31,6 +31,7 @@ from orthogp.estimators.state import (
     unpack_names,
     unpack_scaling,
 )
+from orthogp.export import export_onnx
 from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.points import choose_beta, choose_gamma
@@ -241,6 +242,13 @@ class OrthogonalGP(Settings):
                 f"{path} cannot be loaded: what it describes is not a {cls.__name__}"
             ) from error
         return estimator
+
+    def _export(self, path: str | Path, y: Scaling, **variances: Any) -> None:
+        x, mean = self._x_scaling, self.model_.mean
+        units = [torch.from_numpy(part) for part in (x.shift, x.scale, y.shift, y.scale)]
+        # On the host: a file is written once, and its constants are the host's.
+        predictor = deepcopy(self.model_).cpu().predictor()
+        export_onnx(path, predictor, *units, mean=deepcopy(mean).cpu(), **variances)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """All of a fitted estimator but its model, as JSON and tensors."""

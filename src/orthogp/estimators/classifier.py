@@ -1,6 +1,7 @@
 """The classifier: any labels in, probabilities of them out."""
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,12 +13,13 @@ from sklearn.base import ClassifierMixin
 from sklearn.preprocessing import LabelEncoder
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from orthogp.errors import ConfigurationError, DataError, FileError
 from orthogp.estimators.base import OrthogonalGP
 from orthogp.estimators.defaults import CLASSIFICATION_VARIANCE
-from orthogp.estimators.scaling import Array
+from orthogp.estimators.scaling import Array, Scaling
 from orthogp.estimators.settings import no_type_check
 from orthogp.estimators.state import pack_labels, unpack_labels
 from orthogp.likelihoods import ClassificationLikelihood, Likelihood, as_likelihood
@@ -80,6 +82,12 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
             return self._likelihood.log_density(labels[rows].to(mean.device), mean, variance)
 
         return self._for_rows(X, density)
+
+    def export_onnx(self, path: str | Path) -> None:
+        """Writes an ONNX graph from x to the mean and variance of the latents."""
+        check_is_fitted(self)
+        latents = Scaling.none(self.model_.basis.num_latents)
+        self._export(path, latents, noise_variance=None)
 
     @property
     def _likelihood(self) -> ClassificationLikelihood:

@@ -69,7 +69,7 @@ def training_config(
 
 
 def count_held_out(
-    num_rows: int, fraction: float | None, early_stopping: bool, calibrates: bool
+    num_rows: int, fraction: float | int | None, early_stopping: bool, calibrates: bool
 ) -> int:
     """How many rows calibrate and judge when to stop; too few to calibrate are not held out."""
     fraction = 0.0 if fraction is None else fraction

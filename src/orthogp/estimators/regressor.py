@@ -2,6 +2,7 @@
 
 import warnings
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -10,6 +11,7 @@ from gpytorch.means import ConstantMean, Mean
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from orthogp.calibration import Calibration, QuantileMap, calibrate
@@ -146,6 +148,20 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
             shape = _square_root(covariance)
             found = draw(mean + torch.einsum("cnm,scm->scn", shape, noise)).cpu().numpy()
         return np.stack([self._in_units(sample) for sample in found], axis=-1)
+
+    @torch.no_grad()
+    def export_onnx(self, path: str | Path) -> None:
+        """Writes an ONNX graph from x to the mean and variance of a new observation.
+
+        For a likelihood with a link (counts, fractions) they are those of the latent behind it.
+        """
+        check_is_fitted(self)
+        scales, noise = self._calibration.scales, None
+        if self._likelihood.location:
+            zero = torch.zeros(len(scales), 1, dtype=torch.float64)
+            likelihood = deepcopy(self._likelihood).cpu()
+            noise = likelihood.predictive(zero, zero).variance[:, 0] * scales[:, 1]
+        self._export(path, self._y_scaling, noise_variance=noise, latent_scale=scales[:, 0])
 
     @property
     def _likelihood(self) -> RegressionLikelihood:

@@ -32,7 +32,7 @@ def pack_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
     if isinstance(settings["likelihood"], str):
         kept["likelihood"] = settings["likelihood"]
     given = {name: settings[name] for name in ARRAYS if settings[name] is not None}
-    return kept, {name: torch.as_tensor(np.asarray(v, np.float64)) for name, v in given.items()}
+    return kept, {name: torch.tensor(np.asarray(v, np.float64)) for name, v in given.items()}
 
 
 def pack_labels(classes: NDArray) -> dict[str, Any]:
@@ -54,7 +54,8 @@ def unpack_labels(packed: Mapping[str, Any], count: int) -> NDArray:
 
 
 def unpack_names(names: Any, count: int) -> NDArray:
-    if len(names) != count or not all(isinstance(name, str) for name in names):
+    right = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not right or len(names) != count:
         raise FileError(f"its feature names are not those of {count} columns")
     return np.array(names, dtype=object)
 

@@ -53,7 +53,7 @@ class Softmax(ClassificationLikelihood):
         # Not `likelihood(f)`: it transposes its input whenever n equals the number of latents.
         f = mean + floored(variance).sqrt() * self.get_buffer("draws").to(mean.dtype)
         weights = self.likelihood.mixing_weights
-        return (f if weights is None else weights @ f).log_softmax(1)
+        return (f if weights is None else weights.to(f) @ f).log_softmax(1)
 
     def _log_prob(
         self,

@@ -1,0 +1,63 @@
+"""What an estimator chooses when it is not told."""
+
+import pytest
+
+from orthogp import OrthogonalGPRegressor
+from orthogp.estimators.defaults import count_held_out, point_counts, training_config
+
+
+def settings(**given):
+    return OrthogonalGPRegressor(**given).get_params(deep=False)
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(50, 250), (3000, 1000), (10**6, 5000)])
+def test_steps_grow_with_the_rows(rows, steps):
+    assert training_config(settings(), rows, True, 0).max_steps == steps
+
+
+def test_a_whole_data_set_in_a_batch_takes_larger_steps():
+    small, large = (training_config(settings(), n, True, 0) for n in (1024, 1025))
+    assert (small.batch_size, small.learning_rate, small.natural_step) == (1024, 0.1, 1.0)
+    assert (large.batch_size, large.learning_rate, large.natural_step) == (1024, 0.03, 0.1)
+    # One exact step would overshoot where the likelihood is not Gaussian.
+    assert training_config(settings(), 500, False, 0).natural_step == 0.1
+
+
+def test_what_is_given_is_taken():
+    given = {"max_steps": 7, "batch_size": 5, "learning_rate": 0.5, "natural_step": 0.25,
+             "schedule": "constant", "kl_columns": 3, "clip_norm": 2.0, "max_time": 9.0,
+             "residual_rule": "diagonal", "train_points": False}  # fmt: skip
+    config = training_config(settings(**given), 100, True, 11).as_dict()
+    assert {name: config[name] for name in given} == given
+    assert config["seed"] == 11
+    assert config["patience"] is None
+    assert training_config(settings(early_stopping=True), 100, True, 0).patience == 10
+
+
+def test_warm_up_is_a_tenth_of_a_short_run():
+    assert training_config(settings(max_steps=40), 100, True, 0).schedule_warmup == 4
+    assert training_config(settings(max_steps=9000), 100, True, 0).schedule_warmup == 100
+
+
+def test_no_more_points_than_rows():
+    assert point_counts(settings(), 10**6) == (300, 700)
+    assert point_counts(settings(), 400) == (300, 400)
+    assert point_counts(settings(basis="coupled"), 10**6) == (300, 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "fraction", "stopping", "calibrates", "held_out"),
+    [
+        (999, 0.1, False, True, 100),
+        (990, 0.1, False, True, 0),
+        (10**6, 0.1, False, True, 5000),
+        (10**6, None, False, True, 0),
+        (10**6, 0.0, False, True, 0),
+        (10**6, 0.1, False, False, 0),
+        (50, 0.1, True, False, 5),
+        (3, 0.1, True, True, 1),
+        (2, 0.9, True, True, 1),
+    ],
+)
+def test_rows_held_out(rows, fraction, stopping, calibrates, held_out):
+    assert count_held_out(rows, fraction, stopping, calibrates) == held_out
