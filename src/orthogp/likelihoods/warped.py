@@ -11,7 +11,6 @@ from gpytorch.likelihoods import (
     _OneDimensionalLikelihood,
 )
 from jaxtyping import Float, Real
-from scipy.special import betainc
 from torch import Tensor
 from torch.nn.functional import softplus
 
@@ -326,5 +325,8 @@ def _betainc(
     a: Float[Tensor, "*shape"], b: Float[Tensor, "*#shape"], x: Float[Tensor, "*#shape"]
 ) -> Float[Tensor, "*shape"]:
     """The regularised incomplete beta function I_x(a, b), which torch does not have."""
+    # Its import sets a filter of warnings, which importing orthogp must not do.
+    from scipy.special import betainc
+
     values = betainc(*(part.detach().double().cpu().numpy() for part in (a, b, x)))
     return torch.as_tensor(values).to(a)
