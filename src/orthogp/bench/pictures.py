@@ -3,19 +3,19 @@
 from pathlib import Path
 from typing import Any
 
+from orthogp.bench.tables import written
+
 
 def draw_bars(result: dict[str, Any], key: str, label: str, path: Path) -> None:
-    """One bar a contestant, on a logarithmic axis."""
+    """One bar a contestant, ours in another colour."""
     from matplotlib.figure import Figure
 
     figures = result[key]
     figure = Figure(figsize=(7, 0.6 + 0.4 * len(figures)), layout="constrained")
     axes = figure.subplots()
-    ours = [name.startswith("orthogp") for name in figures]
-    colours = ["C0" if mine else "C7" for mine in ours]
+    colours = ["C0" if name.startswith("orthogp") else "C7" for name in figures]
     bars = axes.barh(list(figures), list(figures.values()), color=colours)
-    axes.bar_label(bars, fmt="{:,.3g}", padding=3)
-    axes.set_xscale("log")
+    axes.bar_label(bars, [written(value) for value in figures.values()], padding=3)
     axes.margins(x=0.15)
     axes.invert_yaxis()
     axes.set_xlabel(label)

@@ -1,7 +1,7 @@
 """GPyTorch: its orthogonally decoupled strategy, or the SVGP where there are no residual points.
 
-The SVGP takes natural steps (NGD). With them the decoupled strategy stops with NotPSDError after a
-step or two (gpytorch#1267), so there Adam moves everything.
+The SVGP takes natural steps (NGD). With them the decoupled strategy stops with NotPSDError at the
+third step of the default setup (gpytorch#1267), so there Adam moves everything.
 """
 
 from itertools import chain
