@@ -112,7 +112,9 @@ class OrthogonalGP(Settings):
         )
         bar = (ProgressBar(config.max_steps, config.max_time),) if self.verbose else ()
         callbacks = (*self.callbacks, *bar)
-        result = training.fit(model, train, config, held, callbacks, self.checkpoint_dir)
+        # A look at thousands of rows at every report is worth its time only to stop early.
+        judges = held if self.early_stopping else None
+        result = training.fit(model, train, config, judges, callbacks, self.checkpoint_dir)
         self.model_, self._predictor = model, model.predictor()
         self._calibrate(held, fresh)
         elapsed = history[-1]["seconds"] if history else 0.0
