@@ -5,8 +5,11 @@ import copy
 import pytest
 import torch
 
+from orthogp import radial
 from orthogp.likelihoods import Bernoulli, Gaussian, RobustMax
+from orthogp.linalg import invert_lower
 from orthogp.model import VariationalGP, build_basis, default_kernel
+from orthogp.radial import tiled
 from orthogp.training import Rows, TrainingConfig, batches, fit
 from orthogp.training.step import Step
 from problems import KINDS, make_model, problem
@@ -107,3 +110,44 @@ def test_binary_classification_trains():
     model = VariationalGP(model.covariance.kernel, Bernoulli(1), model.basis).to(CUDA)
     result = fit(model, Rows(rows.x, labels), TrainingConfig(**OPTIONS))
     assert result.history[-1].bound > result.history[0].bound
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("families", [("matern52", "rbf"), ("matern12",), ("matern32", "rbf")])
+@pytest.mark.parametrize("latents", [1, 3])
+def test_the_fused_radial_sums_are_the_tiled_ones(dtype, families, latents, monkeypatch):
+    fused = pytest.importorskip("orthogp.radial.fused")
+    monkeypatch.setattr(fused, "TILE_ELEMENTS", 2**14)
+    rng = torch.Generator().manual_seed(0)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=rng, dtype=torch.float64).to(CUDA, dtype)
+
+    x, z, a = normal(300, 5), normal(701, 5), normal(latents, 701)
+    rho, scale = normal(len(families)).abs() + 0.3, normal(len(families)).abs() + 0.3
+    inputs = [t.requires_grad_() for t in (x, z, a, rho, scale)]
+    tolerance = 1e-10 if dtype == torch.float64 else 2e-3
+    for name, arguments in (("Block", inputs[:2] + inputs[3:]), ("Matvec", inputs)):
+        outputs = [getattr(m, name).apply(*arguments, families) for m in (fused, tiled)]
+        weights = torch.randn_like(outputs[0])
+        grads = [torch.autograd.grad(out, arguments, weights) for out in outputs]
+        for got, wanted in zip([outputs[0], *grads[0]], [outputs[1], *grads[1]], strict=True):
+            error = (got - wanted).abs().max() / wanted.abs().max()
+            assert error < tolerance
+
+
+def test_a_block_of_a_point_with_itself_has_no_distance():
+    x = torch.randn(50, 3, device=CUDA)
+    ones = torch.ones(1, device=CUDA)
+    K = radial.block(x, x, ones, ones, ("matern12",))
+    assert (K.diagonal() == 1.0).all()
+
+
+@pytest.mark.parametrize("size", [1, 64, 65, 300, 700])
+def test_the_blockwise_inverse_is_the_inverse(size):
+    L = torch.randn(2, size, size, dtype=torch.float64, device=CUDA).tril()
+    L.diagonal(dim1=-2, dim2=-1).abs_().add_(size**0.5)
+    for matrix in (L, L[0]):
+        product = invert_lower(matrix) @ matrix
+        identity = torch.eye(size, dtype=torch.float64, device=CUDA).expand_as(product)
+        torch.testing.assert_close(product, identity)

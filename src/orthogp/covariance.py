@@ -4,7 +4,10 @@ Sums of scaled RBF and Matérn kernels take the fused path of `radial`; any othe
 evaluated as GPyTorch would. The two agree to rounding, values and gradients.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import gpytorch
 import torch
@@ -39,13 +42,23 @@ class RadialTerm:
 class RadialGroup:
     """Summands that share one distance matrix: all isotropic ones, or a single ARD one."""
 
-    inverse_lengthscale: Tensor | None
-    rho: Tensor
+    lengthscale: Tensor
     scale: Tensor
     families: tuple[str, ...]
+    ard: bool
+
+    def to(self, dtype: torch.dtype) -> "RadialGroup":
+        return replace(self, lengthscale=self.lengthscale.to(dtype), scale=self.scale.to(dtype))
+
+    @cached_property
+    def rho(self) -> Tensor:
+        """ρ_k = 1/ℓ_k², or 1 when the inputs come divided by their lengthscales."""
+        if self.ard:
+            return torch.ones_like(self.scale)
+        return self.lengthscale.square().reciprocal()
 
     def inputs(self, x: Tensor) -> Tensor:
-        return x if self.inverse_lengthscale is None else x * self.inverse_lengthscale
+        return x / self.lengthscale if self.ard else x
 
 
 class Covariance(nn.Module):
@@ -64,6 +77,21 @@ class Covariance(nn.Module):
             )
         self.kernel = kernel
         self.terms = radial_terms(kernel)
+        self._held: list[RadialGroup] | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Reads the kernel's parameters once for all blocks inside: they must stand still."""
+        if self.terms is not None:
+            self._held = self._read(self.terms)
+        try:
+            yield
+        finally:
+            self._held = None
+
+    def held_tensors(self) -> list[Tensor]:
+        """What every block inside `held` reads."""
+        return [t for group in self._held or [] for t in (group.lengthscale, group.scale)]
 
     def extra_repr(self) -> str:
         """Names what no parameter shows, such as the smoothness of a Matérn kernel."""
@@ -90,7 +118,8 @@ class Covariance(nn.Module):
         """k(x_i, x_i) for every row."""
         if self.terms is None:
             return self._call_dense(x, x, diagonal=True)
-        return sum(term.scale().to(x.dtype) for term in self.terms) * x.new_ones(x.shape[0])
+        scales = torch.cat([group.scale for group in self._groups(x.dtype)])
+        return scales.sum().expand(x.shape[0])
 
     def matvec(
         self, x: Float[Tensor, "n d"], z: Float[Tensor, "m d"], a: Float[Tensor, "c m"]
@@ -98,30 +127,35 @@ class Covariance(nn.Module):
         """K_xz a_c for every latent function c, in memory that does not grow with n · m."""
         if self.terms is None:
             return self._generic_matvec(x, z, a)
-        total = a.new_zeros(a.shape[0], x.shape[0])
+        total = None
         for group in self._groups(x.dtype):
             scaled = group.inputs(x)
             other = scaled if x is z else group.inputs(z)
-            total = total + radial.matvec(scaled, other, a, group.rho, group.scale, group.families)
+            part = radial.matvec(scaled, other, a, group.rho, group.scale, group.families)
+            total = part if total is None else total + part
+        assert total is not None
         return total
 
     def _groups(self, dtype: torch.dtype) -> list[RadialGroup]:
+        assert self.terms is not None
+        groups = self._read(self.terms) if self._held is None else self._held
+        return [group.to(dtype) for group in groups]
+
+    def _read(self, terms: tuple[RadialTerm, ...]) -> list[RadialGroup]:
         groups: list[RadialGroup] = []
         isotropic: list[RadialTerm] = []
-        assert self.terms is not None
-        for term in self.terms:
-            if term.kernel.lengthscale.numel() == 1:
+        for term in terms:
+            lengthscale = term.kernel.lengthscale
+            if lengthscale.numel() == 1:
                 isotropic.append(term)
                 continue
-            inverse = term.kernel.lengthscale.to(dtype).reciprocal()
-            scale = term.scale().to(dtype).reshape(1)
-            groups.append(RadialGroup(inverse, torch.ones_like(scale), scale, (term.family,)))
+            scale = term.scale().reshape(1)
+            groups.append(RadialGroup(lengthscale, scale, (term.family,), ard=True))
         if isotropic:
             lengthscales = torch.cat([t.kernel.lengthscale.reshape(1) for t in isotropic])
-            scales = torch.stack([t.scale().reshape(()) for t in isotropic])
-            rho = lengthscales.to(dtype).square().reciprocal()
+            scales = torch.cat([t.scale().reshape(1) for t in isotropic])
             families = tuple(t.family for t in isotropic)
-            groups.append(RadialGroup(None, rho, scales.to(dtype), families))
+            groups.append(RadialGroup(lengthscales, scales, families, ard=False))
         return groups
 
     def _generic_block(self, x: Tensor, z: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ products. Factorisations run in float64 whatever the dtype of the matrix: the ro
 factorisation alone is larger than the jitter that keeps coincident points apart.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,6 +17,8 @@ from orthogp.errors import NumericalError
 
 JITTER_GROWTH = 10.0
 MAX_ATTEMPTS = 6
+# Triangular blocks up to this width are solved at once on a GPU.
+LARGEST_SOLVE = 64
 
 
 @dataclass(frozen=True)
@@ -31,10 +34,15 @@ class Factor:
     L: Float[Tensor, "*c b b"]
     R: Float[Tensor, "*c b b"]
     omega: Float[Tensor, "*c b b"]
-    K: Float[Tensor, "*c b b"]
+    without_jitter: Float[Tensor, "*c b b"]
     info: Int[Tensor, "*c"]
     jitter: float
     attempts: int
+
+    @property
+    def K(self) -> Float[Tensor, "*c b b"]:
+        """K + εI."""
+        return add_jitter(self.without_jitter, self.jitter)
 
     def whiten(self, x: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         """R x = L⁻¹ x, in the dtype of x."""
@@ -47,9 +55,9 @@ class Factor:
 
 def factorise(K: Float[Tensor, "*c b b"], jitter: float) -> Factor:
     """One attempt at the given relative jitter; never synchronises with the device."""
-    K = add_jitter(K.double(), jitter)
-    R, omega, L, info = _InverseCholesky.apply(K)  # pyright: ignore[reportGeneralTypeIssues]
-    return Factor(L=L, R=R, omega=omega, K=K, info=info, jitter=jitter, attempts=1)
+    K = K.double()
+    R, omega, L, info = _InverseCholesky.apply(K, jitter)  # pyright: ignore[reportGeneralTypeIssues]
+    return Factor(L, R, omega, K, info, jitter, attempts=1)
 
 
 def factorise_robustly(K: Float[Tensor, "*c b b"], jitter: float) -> Factor:
@@ -72,8 +80,49 @@ def factorise_robustly(K: Float[Tensor, "*c b b"], jitter: float) -> Factor:
 
 def add_jitter(K: Float[Tensor, "*c b b"], jitter: float) -> Float[Tensor, "*c b b"]:
     """K + εI with ε relative to the mean diagonal, so that rescaling a kernel changes nothing."""
-    epsilon = jitter * K.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-    return K + epsilon * torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
+    if jitter == 0.0:
+        return K
+    diagonal = K.diagonal(dim1=-2, dim2=-1)
+    return K + torch.diag_embed(jitter * diagonal.mean(-1, keepdim=True).expand_as(diagonal))
+
+
+def invert_lower(L: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
+    """L⁻¹ of a lower triangular matrix.
+
+    On a GPU the diagonal blocks are inverted all at once and joined pair by pair with products,
+    which fill the device; a triangular solve works through the rows one after the other.
+    """
+    size = L.shape[-1]
+    levels = max(0, math.ceil(math.log2(size / LARGEST_SOLVE))) if L.is_cuda else 0
+    if levels == 0:
+        identity = torch.eye(size, dtype=L.dtype, device=L.device)
+        return torch.linalg.solve_triangular(L, identity.expand_as(L), upper=False)
+    width = math.ceil(size / 2**levels)
+    padding = width * 2**levels - size
+    if padding:
+        L = torch.nn.functional.pad(L, (0, padding, 0, padding))
+        L.diagonal(dim1=-2, dim2=-1)[..., size:].fill_(1.0)
+    R = torch.zeros_like(L)
+    blocks = diagonal_blocks(L, width).contiguous()
+    identity = torch.eye(width, dtype=L.dtype, device=L.device)
+    diagonal_blocks(R, width).copy_(
+        torch.linalg.solve_triangular(blocks, identity.expand_as(blocks), upper=False)
+    )
+    for level in range(levels):
+        half = width * 2**level
+        pairs, inverses = diagonal_blocks(L, 2 * half), diagonal_blocks(R, 2 * half)
+        product = pairs[..., half:, :half] @ inverses[..., :half, :half]
+        inverses[..., half:, :half] = -(inverses[..., half:, half:] @ product)
+    return R[..., :size, :size].contiguous()
+
+
+def diagonal_blocks(
+    A: Float[Tensor, "*c b b"], width: int
+) -> Float[Tensor, "*c {A.shape[-1]//width} {width} {width}"]:
+    """The square blocks of the given width along the diagonal, as a view."""
+    count = A.shape[-1] // width
+    split = A.unflatten(-1, (count, width)).unflatten(-3, (count, width))
+    return split.diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
 
 
 def log_diagonal(A: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c"]:
@@ -86,18 +135,18 @@ def symmetrised(A: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
 
 
 class _InverseCholesky(torch.autograd.Function):
-    """K ↦ R = L⁻¹. From dR = −Φ(R dK Rᵀ) R:  ∂ℓ/∂K = −sym(Rᵀ Φ(R̄ Rᵀ + Ω̄) R).
+    """K ↦ R = L⁻¹ of K + εI. From dR = −Φ(R dK Rᵀ) R:  ∂ℓ/∂K = −sym(Rᵀ Φ(R̄ Rᵀ + Ω̄) R).
 
     Φ takes the lower triangle and halves its diagonal. Differentiating L and the solves one after
     the other costs several times the factorisation; this costs about one.
     """
 
     @staticmethod
-    def forward(ctx, K):
-        L, info = torch.linalg.cholesky_ex(K)
-        identity = torch.eye(K.shape[-1], dtype=K.dtype, device=K.device)
-        R = torch.linalg.solve_triangular(L, identity.expand_as(L), upper=False)
+    def forward(ctx, K, jitter):
+        L, info = torch.linalg.cholesky_ex(add_jitter(K, jitter))
+        R = invert_lower(L)
         ctx.save_for_backward(R)
+        ctx.jitter = jitter
         ctx.mark_non_differentiable(L, info)
         ctx.set_materialize_grads(False)
         return R, torch.zeros_like(R), L, info
@@ -111,10 +160,15 @@ class _InverseCholesky(torch.autograd.Function):
             product = grad_R @ R.mT
             omega = product if omega is None else omega + product
         if omega is None:
-            return None
+            return None, None
         phi = omega.tril()
         phi.diagonal(dim1=-2, dim2=-1).mul_(0.5)
-        return -symmetrised(R.mT @ phi @ R)
+        half = R.mT @ phi @ R
+        grad = (half + half.mT).mul_(-0.5)
+        # ε = jitter · mean diag K
+        diagonal = grad.diagonal(dim1=-2, dim2=-1)
+        diagonal.add_(ctx.jitter * diagonal.mean(-1, keepdim=True))
+        return grad, None
 
 
 class _Whiten(torch.autograd.Function):

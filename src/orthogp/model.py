@@ -14,6 +14,7 @@ from orthogp.bases import (
     Decoupled,
     FactorGaussian,
     Hybrid,
+    Kept,
     NaturalGaussian,
     Orthogonal,
     Predictor,
@@ -21,6 +22,7 @@ from orthogp.bases import (
     condense,
     marginals,
 )
+from orthogp.branches import Branches
 from orthogp.covariance import Covariance
 from orthogp.errors import ConfigurationError
 from orthogp.likelihoods import Likelihood
@@ -39,6 +41,7 @@ class Bound:
     kl: Float[Tensor, ""]
     q: Whitened
     factor: Factor
+    kept: Kept | None
 
     @property
     def failures(self) -> Bool[Tensor, "3"]:
@@ -88,18 +91,25 @@ class VariationalGP(nn.Module):
         `columns` index the γ that estimate the KL, None for the exact KL; `weight` multiplies each
         row's expected log-likelihood.
         """
-        # Reading the outcome of a factorisation would stall a GPU: there the caller looks at
-        # factor.info when it can afford to.
-        factor = self.basis.factor(self.covariance, self.jitter, robust=not x.is_cuda)
-        projection = self.basis.project(self.covariance, factor, x, columns)
-        q = self.basis.coefficients(projection)
-        mean, variance = marginals(projection, q)
+        with self.covariance.held():
+            # GPyTorch's own kernels read their parameters block by block.
+            branches = Branches(x.device, beside=self.covariance.fused)
+            # Reading the outcome would stall a GPU: there the caller looks when it can afford to.
+            robust = not x.is_cuda
+            factor = self.basis.factor(self.covariance, self.jitter, robust, branches)
+            kept = branches.run(self.basis.kept)
+            blocks = self.basis.blocks(self.covariance, x, columns, branches)
+            branches.join()
+            projection = self.basis.join(self.covariance, factor, blocks, branches)
+            q = self.basis.coefficients(projection, kept)
+            mean, variance = marginals(projection, q)
+            branches.join()
+            kl = self.basis.kl(self.covariance, projection, q)
         rows = self.likelihood.expected_log_prob(y, mean + self.prior_mean(x), variance)
         rows = rows if weight is None else rows * weight
         scale = 1.0 if num_rows is None else num_rows / x.shape[0]
         expected = scale * rows.double().sum()
-        kl = self.basis.kl(self.covariance, projection, q)
-        return Bound(expected - kl, expected, kl, q, factor)
+        return Bound(expected - kl, expected, kl, q, factor, kept)
 
     def prior_mean(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         return self.mean(x).to(x.dtype)  # pyright: ignore

@@ -125,19 +125,22 @@ def safe_step_size(
     device, latent by latent; where none helps, that latent stands still.
     """
     target = 2.0 * symmetrised(grad_S)
-    chosen = torch.zeros(precision.shape[0], dtype=precision.dtype, device=precision.device)
+    candidates = step_size.to(precision.dtype) * 0.25 ** torch.arange(
+        BACKTRACKS, dtype=precision.dtype, device=precision.device
+    )
+    chosen = torch.zeros_like(precision[:, 0, 0])
     found = torch.zeros_like(chosen, dtype=torch.bool)
-    tau = step_size.to(precision.dtype)
-    for _ in range(BACKTRACKS):
+    # On a CPU one after the other, as few as it takes; a device takes all of them at once.
+    for taus in candidates.split(1 if precision.device.type == "cpu" else BACKTRACKS):
+        tau = taus[:, None, None, None]
         # Λ̃_new ≻ share · Λ̃: no variance grows more than 1/share-fold in one step.
         room = (1.0 - SMALLEST_SHARE - tau) * precision + tau * target
         _, info = torch.linalg.cholesky_ex(room)
-        chosen = torch.where(~found & (info == 0), tau, chosen)
-        found = found | (info == 0)
-        # On a CPU reading the outcome is free; on a device it would be a synchronisation.
+        for tau, good in zip(taus, info == 0, strict=True):
+            chosen = torch.where(~found & good, tau, chosen)
+            found = found | good
         if precision.device.type == "cpu" and bool(found.all()):
             break
-        tau = 0.25 * tau
     return chosen
 
 

@@ -9,6 +9,7 @@ from orthogp.bases.posterior import (
     HOLD_FIXED,
     CovarianceFactor,
     FactorGaussian,
+    Kept,
     NaturalGaussian,
     Whitened,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "DecoupledS",
     "FactorGaussian",
     "Hybrid",
+    "Kept",
     "NaturalGaussian",
     "Orthogonal",
     "Predictor",

@@ -18,10 +18,24 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from orthogp.bases.posterior import Whitened
+from orthogp.bases.posterior import Kept, Whitened
+from orthogp.branches import Branches
 from orthogp.covariance import Covariance
 from orthogp.errors import ConfigurationError
 from orthogp.linalg import Factor, factorise, factorise_robustly
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """What the kernel alone gives at x, β and the sampled γ: k_βx, k_xx, and products with a_γ."""
+
+    k: Float[Tensor, "b n"]
+    prior_variance: Float[Tensor, " n"]
+    at_x: Float[Tensor, "c n"]
+    at_beta: Float[Tensor, "c b"]
+    columns: Int[Tensor, " k"] | None
+    gamma_columns: Float[Tensor, "k d"]
+    at_columns: Float[Tensor, "c k"]
 
 
 @dataclass(frozen=True)
@@ -58,18 +72,35 @@ class Basis(nn.Module, ABC):
         return self.a_gamma.shape[0]
 
     @abstractmethod
-    def coefficients(self, projection: Projection) -> Whitened:
-        """(ν, S̃) from this basis's own parameters."""
+    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
+        """(ν, S̃) from this basis's own parameters; `kept` is what `kept()` gave."""
 
-    def factor(self, covariance: Covariance, jitter: float, robust: bool) -> Factor:
-        """The factor of K_β + εI, evaluated and factorised in float64.
+    def kept(self) -> Kept | None:
+        """What of q(f_β) can be had before K_β is factorised."""
+        return None
+
+    def factor(
+        self,
+        covariance: Covariance,
+        jitter: float,
+        robust: bool,
+        branches: Branches | None = None,
+    ) -> Factor:
+        """The factor of K_β + εI, evaluated and factorised in float64, in a branch if asked.
 
         `robust` escalates the jitter as needed, reading the outcome on the host; without it there
         is one attempt, whose outcome is in `info`.
         """
-        beta = self.beta.double()
-        K_b = covariance.block(beta, beta)
-        return factorise_robustly(K_b, jitter) if robust else factorise(K_b, jitter)
+        # As a view: what gathers the gradient of β then runs in the caller's stream.
+        beta = self.beta.double().view_as(self.beta)
+
+        def work() -> Factor:
+            K_b = covariance.block(beta, beta)
+            return factorise_robustly(K_b, jitter) if robust else factorise(K_b, jitter)
+
+        if branches is None:
+            return work()
+        return branches.run(work, beta, *covariance.held_tensors())
 
     def project(
         self,
@@ -83,21 +114,53 @@ class Basis(nn.Module, ABC):
         `columns` are the γ whose terms estimate the KL, None for all. O((n + k) g + g b + n b²)
         time, no memory that grows with n · g.
         """
-        beta, gamma = self.beta.to(x.dtype), self.gamma.to(x.dtype)
-        a_gamma = self.a_gamma.to(x.dtype)
-        k = covariance.block(beta, x)
-        # Apart from the points, whose gradients are asked for: rows need none.
-        at_x = covariance.matvec(x, gamma, a_gamma)
+        branches = Branches(x.device, beside=False)
+        return self.join(
+            covariance, factor, self.blocks(covariance, x, columns, branches), branches
+        )
+
+    def blocks(
+        self,
+        covariance: Covariance,
+        x: Float[Tensor, "n d"],
+        columns: Int[Tensor, " k"] | None,
+        branches: Branches,
+    ) -> Blocks:
+        """The part of the projection that needs no factor of K_β; complete after a `join`."""
+        # As views: what gathers a parameter's gradient then runs in the caller's stream.
+        beta, gamma, a_gamma = (
+            t.to(x.dtype).view_as(t) for t in (self.beta, self.gamma, self.a_gamma)
+        )
         gamma_columns = gamma[:0] if columns is None else gamma[columns]
-        products = covariance.matvec(torch.cat([beta, gamma_columns]), gamma, a_gamma)
+        queries = torch.cat([beta, gamma_columns])
+        reads = beta, gamma, a_gamma, *covariance.held_tensors()
+        # Apart from the points, whose gradients are asked for: rows need none.
+        at_x = branches.run(lambda: covariance.matvec(x, gamma, a_gamma), x, *reads)
+        products = branches.run(lambda: covariance.matvec(queries, gamma, a_gamma), queries, *reads)
         at_beta, at_columns = products.split([beta.shape[0], gamma_columns.shape[0]], dim=1)
-        u = factor.whiten(at_beta.double().mT).mT
+        k, prior_variance = covariance.block(beta, x), covariance.diagonal(x)
+        return Blocks(k, prior_variance, at_x, at_beta, columns, gamma_columns, at_columns)
+
+    def join(
+        self, covariance: Covariance, factor: Factor, blocks: Blocks, branches: Branches
+    ) -> Projection:
+        """The projection from its two parts; complete after another `join`."""
+        u = factor.whiten(blocks.at_beta.double().mT).mT
         residuals = None
-        if columns is not None:
+        if blocks.columns is not None:
+            beta, gamma_columns = self.beta.to(blocks.k.dtype), blocks.gamma_columns
+            beta = beta.view_as(beta)
             # r(γ_j) = k_jγ a_γ − k_jβ (L⁻ᵀ u)
-            weights = factor.unwhiten(u.mT).mT.to(x.dtype)
-            residuals = at_columns - covariance.matvec(gamma_columns, beta, weights)
-        return Projection(factor, k, covariance.diagonal(x), u, at_x, columns, residuals)
+            weights = factor.unwhiten(u.mT).mT.to(beta.dtype)
+            reads = (blocks.at_columns, gamma_columns, beta, weights)
+            residuals = branches.run(
+                lambda: blocks.at_columns - covariance.matvec(gamma_columns, beta, weights),
+                *reads,
+                *covariance.held_tensors(),
+            )
+        return Projection(
+            factor, blocks.k, blocks.prior_variance, u, blocks.at_x, blocks.columns, residuals
+        )
 
     def kl(self, covariance: Covariance, projection: Projection, q: Whitened) -> Float[Tensor, ""]:
         """KL(q‖p), exact when the projection has no columns, else its unbiased estimate."""

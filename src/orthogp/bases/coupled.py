@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orthogp.bases.base import Basis, Projection
-from orthogp.bases.posterior import FactorGaussian, NaturalGaussian, Whitened
+from orthogp.bases.posterior import FactorGaussian, Kept, NaturalGaussian, Whitened
 
 
 class Coupled(Basis):
@@ -14,8 +14,11 @@ class Coupled(Basis):
         super().__init__(beta, beta[:0], num_latents_of(q))
         self.q = q
 
-    def coefficients(self, projection: Projection) -> Whitened:
-        return self.q.whitened(projection.factor)
+    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
+        return self.q.whitened(projection.factor, kept)
+
+    def kept(self) -> Kept | None:
+        return self.q.kept()
 
 
 def num_latents_of(q: NaturalGaussian | FactorGaussian) -> int:

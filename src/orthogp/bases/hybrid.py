@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orthogp.bases.base import Basis, Projection
-from orthogp.bases.posterior import FactorGaussian, Whitened
+from orthogp.bases.posterior import FactorGaussian, Kept, Whitened
 
 
 class Hybrid(Basis):
@@ -14,6 +14,6 @@ class Hybrid(Basis):
         super().__init__(beta, gamma, q.mean.shape[0])
         self.q = q
 
-    def coefficients(self, projection: Projection) -> Whitened:
+    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
         q = self.q.whitened(projection.factor)
         return Whitened(q.v + projection.u, q.S, q.log_det, q.info)

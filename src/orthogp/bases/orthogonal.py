@@ -5,7 +5,7 @@ from torch import Tensor
 
 from orthogp.bases.base import Basis, Projection
 from orthogp.bases.coupled import num_latents_of
-from orthogp.bases.posterior import FactorGaussian, NaturalGaussian, Whitened
+from orthogp.bases.posterior import FactorGaussian, Kept, NaturalGaussian, Whitened
 
 
 class Orthogonal(Basis):
@@ -20,5 +20,8 @@ class Orthogonal(Basis):
         super().__init__(beta, gamma, num_latents_of(q))
         self.q = q
 
-    def coefficients(self, projection: Projection) -> Whitened:
-        return self.q.whitened(projection.factor)
+    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
+        return self.q.whitened(projection.factor, kept)
+
+    def kept(self) -> Kept | None:
+        return self.q.kept()

@@ -7,7 +7,8 @@ hyperparameters' gradients. With K_β + εI = L Lᵀ now, L₀ when q was last s
     unwhitened   v = T v₀         S̃ = T S̃₀ Tᵀ                 (m_β and S stand still)
     dual         η = T η₀         Λ̃ = I + T (Λ̃₀ − I) Tᵀ        (the likelihood's sites stand still)
 
-T is near the identity, so no coordinate is ever as ill-conditioned as K_β.
+What stands still is kept by its triangular roots, S = G Gᵀ with G = L₀ S̃₀^½, so that no product
+is ever worse conditioned than the root of K_β.
 """
 
 from dataclasses import dataclass
@@ -38,12 +39,28 @@ class Whitened:
     info: Int[Tensor, " c"]
 
 
+@dataclass(frozen=True)
+class Kept:
+    """What stands still of q(f_β), from its parameters alone, before K_β is factorised.
+
+    Mean m, S = G Gᵀ, S⁻¹ = P Pᵀ and log|S|: of f_β when (m_β, S) is held fixed, of L⁻¹ f_β when
+    (v, S̃) is.
+    """
+
+    mean: Float[Tensor, "c b"]
+    root: Float[Tensor, "c b b"]
+    precision_root: Float[Tensor, "c b b"]
+    log_det: Float[Tensor, " c"]
+    info: Int[Tensor, " c"]
+
+
 class NaturalGaussian(nn.Module):
     """q(f_β) for natural steps: natural parameters in buffers, so that no optimizer finds them."""
 
     precision: Tensor
     precision_mean: Tensor
     L: Tensor
+    R: Tensor
 
     def __init__(self, factor: Factor, num_latents: int, hold_fixed: str):
         super().__init__()
@@ -56,7 +73,9 @@ class NaturalGaussian(nn.Module):
         identity = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
         self.register_buffer("precision", identity.repeat(num_latents, 1, 1))
         self.register_buffer("precision_mean", L.new_zeros(num_latents, L.shape[-1]))
-        self.register_buffer("L", L.clone())
+        # Rows first, as a file gives them back: the layout decides how products round.
+        for name, value in (("L", L), ("R", factor.R.detach())):
+            self.register_buffer(name, value.clone(memory_format=torch.contiguous_format))
 
     def extra_repr(self) -> str:
         return f"hold_fixed={self.hold_fixed!r}"
@@ -68,34 +87,58 @@ class NaturalGaussian(nn.Module):
                 self._buffers[name] = buffer.to(fn(buffer[:0]).device)
         return self
 
-    def natural(self, factor: Factor) -> WhitenedNatural:
-        """Λ̃ and η at the current K_β, given what is held fixed."""
+    @torch.no_grad()
+    def kept(self) -> Kept | None:
+        """None where the sites are held fixed: without K_β they say nothing yet."""
+        if self.hold_fixed == "dual":
+            return None
+        own = factorise(self.precision, jitter=0.0)
+        v = _solve(own, self.precision_mean)
+        log_det = 2.0 * log_diagonal(own.R)
         if self.hold_fixed == "whitened":
-            return WhitenedNatural(self.precision, self.precision_mean)
-        if self.hold_fixed == "dual":
-            T = factor.R @ self.L
-            identity = torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
-            precision = identity + T @ (self.precision - identity) @ T.mT
-            return WhitenedNatural(precision, self.precision_mean @ T.mT)
-        # Λ̃ = T⁻ᵀ Λ̃₀ T⁻¹,  η = T⁻ᵀ η₀
-        T_inverse = torch.linalg.solve_triangular(self.L, factor.L, upper=False)
-        precision = T_inverse.mT @ self.precision @ T_inverse
-        return WhitenedNatural(precision, self.precision_mean @ T_inverse)
+            return Kept(v, own.R.mT, own.L, log_det, own.info)
+        log_det = log_det + 2.0 * log_diagonal(self.L)
+        return Kept(v @ self.L.mT, self.L @ own.R.mT, self.R.mT @ own.L, log_det, own.info)
 
-    def whitened(self, factor: Factor) -> Whitened:
-        """(v, S̃) at the current K_β; ask for the gradients with respect to them to `step`."""
+    @torch.no_grad()
+    def precision_at(self, factor: Factor, kept: Kept | None = None) -> Float[Tensor, "c b b"]:
+        """Λ̃ at the current K_β, given what is held fixed."""
+        if self.hold_fixed == "whitened":
+            return self.precision
         if self.hold_fixed == "dual":
-            return _tracked(_from_natural(self.natural(factor)))
+            return self._sites(factor).precision
+        kept = self._kept(kept)
+        root = factor.L.mT @ kept.precision_root
+        return root @ root.mT
+
+    def whitened(self, factor: Factor, kept: Kept | None = None) -> Whitened:
+        """(v, S̃) at the current K_β; ask for the gradients with respect to them to `step`.
+
+        `kept` is what `kept()` gives, for who has it already.
+        """
+        if self.hold_fixed == "dual":
+            return _tracked(_from_natural(self._sites(factor)))
+        kept = self._kept(kept)
+        if self.hold_fixed == "whitened":
+            return _tracked(Whitened(kept.mean, kept.root @ kept.root.mT, kept.log_det, kept.info))
         with torch.no_grad():
-            q = _from_natural(WhitenedNatural(self.precision, self.precision_mean))
-            if self.hold_fixed == "unwhitened":
-                T = factor.R @ self.L
-                log_det = q.log_det + 2.0 * log_diagonal(T)
-                q = Whitened(q.v @ T.mT, T @ q.S @ T.mT, log_det, q.info)
-        if self.hold_fixed == "unwhitened":
-            v, S, log_det = _Follow.apply(factor.omega, q.v, q.S, q.log_det)  # pyright: ignore
-            q = Whitened(v, S, log_det, q.info)
-        return _tracked(q)
+            root = factor.R @ kept.root
+            v, S = kept.mean @ factor.R.mT, root @ root.mT
+            log_det = kept.log_det + 2.0 * log_diagonal(factor.R)
+        v, S, log_det = _Follow.apply(factor.omega, v, S, log_det)  # pyright: ignore
+        return _tracked(Whitened(v, S, log_det, kept.info))
+
+    def _kept(self, kept: Kept | None) -> Kept:
+        kept = self.kept() if kept is None else kept
+        assert kept is not None
+        return kept
+
+    def _sites(self, factor: Factor) -> WhitenedNatural:
+        """Λ̃ and η when the likelihood's sites stand still, differentiable in K_β."""
+        T = factor.R @ self.L
+        identity = torch.eye(T.shape[-1], dtype=T.dtype, device=T.device)
+        precision = identity + T @ (self.precision - identity) @ T.mT
+        return WhitenedNatural(precision, self.precision_mean @ T.mT)
 
     @torch.no_grad()
     def step(
@@ -106,14 +149,16 @@ class NaturalGaussian(nn.Module):
         grad_S: Float[Tensor, "c b b"],
         step_size: Float[Tensor, ""],
         guarded: bool,
+        kept: Kept | None = None,
     ) -> None:
         """A natural step on ℒ from its gradients at q = `whitened(factor)`; q is then kept at L.
 
         `log_det` is a path of its own, so these are the gradients `natural_step` asks for.
         """
-        natural = self.natural(factor)
+        precision = self.precision_at(factor, kept)
         if guarded:
-            step_size = safe_step_size(natural.precision, grad_S, step_size)
+            step_size = safe_step_size(precision, grad_S, step_size)
+        natural = WhitenedNatural(precision, (precision @ q.v.unsqueeze(-1)).squeeze(-1))
         self._set(natural_step(natural, q.v, grad_v, grad_S, step_size), factor)
 
     @torch.no_grad()
@@ -129,6 +174,7 @@ class NaturalGaussian(nn.Module):
         self.precision.copy_(symmetrised(q.precision))
         self.precision_mean.copy_(q.precision_mean)
         self.L.copy_(factor.L)
+        self.R.copy_(factor.R)
 
 
 class CovarianceFactor(nn.Module):
@@ -174,7 +220,10 @@ class FactorGaussian(nn.Module):
         self.covariance = CovarianceFactor(factor, num_latents, hold_fixed, dtype)
         self.mean = nn.Parameter(factor.L.new_zeros(num_latents, factor.L.shape[-1], dtype=dtype))
 
-    def whitened(self, factor: Factor) -> Whitened:
+    def kept(self) -> None:
+        """Nothing here is worth having before K_β is factorised."""
+
+    def whitened(self, factor: Factor, kept: Kept | None = None) -> Whitened:
         S, log_det = self.covariance.whitened(factor)
         mean = self.mean.double()
         v = mean if self.covariance.hold_fixed == "whitened" else mean @ factor.R.mT
@@ -201,7 +250,7 @@ class _Follow(torch.autograd.Function):
     @staticmethod
     def forward(ctx, omega, v, S, log_det):
         ctx.save_for_backward(v, S)
-        return v.clone(), S.clone(), log_det.clone()
+        return v.view_as(v), S.view_as(S), log_det.view_as(log_det)
 
     @staticmethod
     @once_differentiable
@@ -220,10 +269,13 @@ def definite(log_det: Float[Tensor, " c"]) -> Int[Tensor, " c"]:
 
 def _from_natural(q: WhitenedNatural) -> Whitened:
     factor = factorise(q.precision, jitter=0.0)
-    inverse = factor.R
     # v past S̃, not through it: their gradients are asked for separately.
-    v = inverse.mT @ (inverse @ q.precision_mean.unsqueeze(-1))
-    return Whitened(v.squeeze(-1), inverse.mT @ inverse, 2.0 * log_diagonal(inverse), factor.info)
+    v, S = _solve(factor, q.precision_mean), factor.R.mT @ factor.R
+    return Whitened(v, S, 2.0 * log_diagonal(factor.R), factor.info)
+
+
+def _solve(factor: Factor, x: Float[Tensor, "c b"]) -> Float[Tensor, "c b"]:
+    return (factor.R.mT @ (factor.R @ x.unsqueeze(-1))).squeeze(-1)
 
 
 def _tracked(q: Whitened) -> Whitened:

@@ -1,5 +1,8 @@
 """Sums of radial kernels, k(x, z) = Σ_k s_k κ_k(ρ_k |x − z|²): blocks, and blocks times vectors."""
 
+import importlib.util
+from types import ModuleType
+
 from jaxtyping import Float
 from torch import Tensor
 
@@ -17,7 +20,7 @@ def block(
     families: tuple[str, ...],
 ) -> Float[Tensor, "n m"]:
     """K_xz, O(n m (d + k)) operations."""
-    return tiled.Block.apply(x, z, rho, scale, families)  # pyright: ignore[reportReturnType]
+    return _backend(x).Block.apply(x, z, rho, scale, families)  # pyright: ignore[reportReturnType]
 
 
 def matvec(
@@ -29,4 +32,16 @@ def matvec(
     families: tuple[str, ...],
 ) -> Float[Tensor, "c n"]:
     """(K_xz a_c)_c for every row a_c of a, in memory that does not grow with n · m."""
-    return tiled.Matvec.apply(x, z, a, rho, scale, families)  # pyright: ignore[reportReturnType]
+    return _backend(x).Matvec.apply(x, z, a, rho, scale, families)  # pyright: ignore[reportReturnType]
+
+
+# The fused kernel walks over the columns of x one by one; wide tables want a matrix product.
+WIDEST_FUSED = 64
+
+
+def _backend(x: Tensor) -> ModuleType:
+    if x.is_cuda and x.shape[1] <= WIDEST_FUSED and importlib.util.find_spec("triton"):
+        from orthogp.radial import fused
+
+        return fused
+    return tiled

@@ -252,10 +252,10 @@ def _weighted(parts: list[Tensor], factors: list[Scalar]) -> Tensor:
     """Σ_k factor_k part_k."""
     total = parts[0] * factors[0]
     for part, factor in zip(parts[1:], factors[1:], strict=True):
-        if isinstance(factor, float):
-            total.add_(part, alpha=factor)
-        else:
+        if isinstance(factor, Tensor):
             total.addcmul_(part, factor)
+        else:
+            total.add_(part, alpha=factor)
     return total
 
 

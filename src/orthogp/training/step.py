@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from orthogp.bases import NaturalGaussian, Orthogonal
+from orthogp.branches import Branches
 from orthogp.errors import ConfigurationError
 from orthogp.likelihoods import Conditional
 from orthogp.model import VariationalGP
@@ -123,20 +124,21 @@ class Step:
         moved = self.parameters if self.a_gamma is None else [*self.parameters, self.a_gamma]
         wanted = moved if self.natural is None else [bound.q.v, bound.q.S, *moved]
         grads = torch.autograd.grad(-bound.value, wanted)
+        branches = Branches(self.rates.device)
         if self.natural is not None:
+            natural, guarded = self.natural, not self.model.likelihood.log_concave
             grad_v, grad_S, *grads = grads
-            self.natural.step(
-                bound.factor, bound.q, grad_v, grad_S, self.rates[1],
-                guarded=not self.model.likelihood.log_concave,
-            )  # fmt: skip
+            args = bound.factor, bound.q, grad_v, grad_S, self.rates[1], guarded, bound.kept
+            branches.run(lambda: natural.step(*args))
         for parameter, grad in zip(moved, grads, strict=True):
             parameter.grad = grad
+        branches.run(self._move_residual)
         if self.config.clip_norm is not None and self.parameters:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip_norm * self.num_rows)
         if self.adam is not None:
             self.adam.step()
-        self._move_residual()
         norms = torch.nn.utils.get_total_norm(grads) if grads else self.total
+        branches.join()
         self.total += bound.value.detach()
         found = torch.cat([bound.failures, ~norms.isfinite().reshape(1)])
         # The first to fail names the cause; what fails after it is its consequence.

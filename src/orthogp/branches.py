@@ -1,0 +1,45 @@
+"""Pieces of work that do not wait for each other: on a CUDA device each has a stream of its own."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+T = TypeVar("T")
+
+
+class Branches:
+    """Runs work beside what follows it, until `join`; on a CPU it simply runs.
+
+    The backward pass of a branch runs in its stream too. What a branch made may be used after
+    `join` and dropped at any time: the next branch waits for everything before it.
+    """
+
+    def __init__(self, device: torch.device, beside: bool = True):
+        self._device = device
+        self._beside = beside and device.type == "cuda"
+        self._open: list[torch.cuda.Stream] = []
+
+    def run(self, work: Callable[[], T], *reads: Tensor) -> T:
+        """`reads` are those tensors made by the caller that the work or its backward pass reads."""
+        if not self._beside:
+            return work()
+        stream = _stream(self._device, len(self._open))
+        self._open.append(stream)
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        for tensor in reads:
+            tensor.record_stream(stream)
+        with torch.cuda.stream(stream):
+            return work()
+
+    def join(self) -> None:
+        for stream in self._open:
+            torch.cuda.current_stream(self._device).wait_stream(stream)
+        self._open.clear()
+
+
+@cache
+def _stream(device: torch.device, index: int) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)
