@@ -107,7 +107,7 @@ def test_fused_and_generic_agree(name, dtype):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradcheck(name, monkeypatch):
-    monkeypatch.setitem(radial.tiled.TILE_ELEMENTS, "cpu", 6)
+    monkeypatch.setitem(radial.tiled.TILE_BYTES, "cpu", 6 * 8)
     monkeypatch.setitem(radial.tiled.TILE_COLUMNS, "cpu", 3)
     covariance, _ = paths(name, 2, torch.float64)
     x, z = points(5, 2, torch.float64, 1), points(4, 2, torch.float64, 2)
@@ -146,7 +146,7 @@ def test_tiles_change_nothing(tile, same, monkeypatch):
     z = x if same else points(13, 3, torch.float64, 2)
     a = points(len(z), 2, torch.float64, 3).mT
     expected = reference.kernel_block(reference_terms(covariance.kernel), x.numpy(), z.numpy())
-    monkeypatch.setitem(radial.tiled.TILE_ELEMENTS, "cpu", tile[0])
+    monkeypatch.setitem(radial.tiled.TILE_BYTES, "cpu", 8 * tile[0])
     monkeypatch.setitem(radial.tiled.TILE_COLUMNS, "cpu", tile[1])
     np.testing.assert_allclose(covariance.block(x, z).detach().numpy(), expected, atol=1e-12)
     product = covariance.matvec(x, z, a).detach().numpy()

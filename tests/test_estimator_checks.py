@@ -32,5 +32,5 @@ def test_scikit_learn(estimator, check):
 def test_weights_are_repeats_where_points_do_not_depend_on_them(kind):
     """The check that is expected to fail above, with every row a point, and in float64."""
     check_sample_weight_equivalence_on_dense_data(
-        kind.__name__, kind(n_inducing=100, max_steps=10, dtype="float64")
+        kind.__name__, kind(n_inducing=100, max_steps=5, dtype="float64")
     )

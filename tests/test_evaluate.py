@@ -49,7 +49,7 @@ def test_the_full_bound_of_a_float32_model_is_computed_in_float64():
 
 def test_chunks_shrink_as_inducing_points_grow(monkeypatch):
     m = model(data(), b=10)
-    monkeypatch.setattr(evaluate, "CHUNK_ELEMENTS", 5000)
+    monkeypatch.setitem(evaluate.CHUNK_ELEMENTS, "cpu", 5000)
     assert evaluate.chunk_rows(m) == 500
     assert evaluate.chunk_rows(model(data(), b=40)) == 125
     assert evaluate.chunk_rows(model(data(), b=150)) == 64

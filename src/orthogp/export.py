@@ -122,11 +122,12 @@ def export_onnx(
     `noise_variance` where there is one: then it is that of a new observation.
     """
     g = Graph(_import_onnx())
-    y_scale = y_scale.to(predictor.weights)
+    weights = torch.cat([predictor.beta_weights, predictor.gamma_weights], 1)
+    y_scale = y_scale.to(weights)
     x = g("Div", g("Sub", "x", x_shift), x_scale)
-    K_xa = _block(g, predictor.covariance, x, predictor.alpha)
+    K_xa = _block(g, predictor.covariance, x, torch.cat([predictor.beta, predictor.gamma]))
     # m(x) = k_xα a, in the units of y
-    m = g("MatMul", K_xa, (predictor.weights.mT * y_scale).contiguous())
+    m = g("MatMul", K_xa, (weights.mT * y_scale).contiguous())
     m = g("Add", _add_prior_mean(g, m, x, mean, y_scale), y_shift)
     s = g("Mul", _latent_variance(g, K_xa, predictor), latent_scale)
     s = s if noise_variance is None else g("Add", s, noise_variance)
@@ -170,10 +171,11 @@ def _square_distance(g: Graph, x: str, z: Float[Tensor, "m d"]) -> str:
 
 
 def _latent_variance(g: Graph, K_xa: str, p: Predictor) -> str:
-    """s(x) = k_xx − w_xᵀ (I − S̃) w_x with w_x = R k_βx; β are the first points of α."""
+    """s(x) = k_xx − Σ_i λ_i (Z k_βx)_i²; β are the first points of α."""
     first, last, columns = torch.tensor([0]), torch.tensor([len(p.beta)]), torch.tensor([1])
-    w = g("MatMul", g("Slice", K_xa, first, last, columns), p.R.mT.contiguous())
-    products = g("Mul", g("MatMul", w, p.explained), w)
+    k = g("Slice", K_xa, first, last, columns)
+    along = g("MatMul", k, p.Z.mT.contiguous())
+    products = g("Mul", g("Mul", along, along), p.explained.unsqueeze(-2))
     explained = g("ReduceSum", products, torch.tensor([2]), keepdims=0)
     # Of a stationary kernel the same everywhere.
     prior = p.covariance.diagonal(p.beta[:1])

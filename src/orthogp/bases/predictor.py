@@ -12,31 +12,40 @@ from orthogp.covariance import Covariance
 
 @dataclass(frozen=True)
 class Predictor:
-    """m(x) = k_xα a with α = β ∪ γ, and s(x) = k_xx − w_xᵀ (I − S̃) w_x, everything precomputed."""
+    """m(x) = k_xα a with α = β ∪ γ, and s(x) = k_xx − Σ_i λ_i (Z k_βx)_i², everything precomputed.
+
+    Z = Uᵀ R and λ come from I − S̃ = U diag(λ) Uᵀ: one product a row, and rows that lose nothing to
+    the conditioning of K_β.
+    """
 
     covariance: Covariance
-    alpha: Float[Tensor, "a d"]
-    weights: Float[Tensor, "c a"]
     beta: Float[Tensor, "b d"]
-    R: Float[Tensor, "b b"]
-    explained: Float[Tensor, "c b b"]
+    gamma: Float[Tensor, "g d"]
+    beta_weights: Float[Tensor, "c b"]
+    gamma_weights: Float[Tensor, "c g"]
+    Z: Float[Tensor, "c b b"]
+    explained: Float[Tensor, "c b"]
 
     @torch.no_grad()
     def marginals(
         self, x: Float[Tensor, "n d"]
     ) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
-        x = x.to(self.alpha.dtype)
-        mean = self.covariance.matvec(x, self.alpha, self.weights)
-        w = self.R @ self.covariance.block(self.beta, x)
-        prior = self.covariance.diagonal(x)
-        variance = prior - (w * (self.explained @ w)).sum(-2)
+        x = x.to(self.beta.dtype)
+        with self.covariance.held():
+            k = self.covariance.block(self.beta, x)
+            mean = self.beta_weights @ k
+            if self.gamma.shape[0]:
+                mean += self.covariance.matvec(x, self.gamma, self.gamma_weights)
+            prior = self.covariance.diagonal(x)
+        along = self.Z @ k
+        variance = prior - (self.explained.unsqueeze(-2) @ along.square_()).squeeze(-2)
         return mean, torch.maximum(variance, 1e-10 * prior)
 
     @torch.no_grad()
     def full_covariance(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "c n n"]:
-        x = x.to(self.alpha.dtype)
-        w = self.R @ self.covariance.block(self.beta, x)
-        return self.covariance.block(x, x) - w.mT @ self.explained @ w
+        x = x.to(self.beta.dtype)
+        along = self.Z @ self.covariance.block(self.beta, x)
+        return self.covariance.block(x, x) - along.mT @ (self.explained.unsqueeze(-1) * along)
 
 
 @torch.no_grad()
@@ -47,7 +56,8 @@ def condense(basis: Basis, covariance: Covariance, jitter: float) -> Predictor:
     p = basis.project(covariance, factor, beta[:0])
     q = basis.coefficients(p)
     # m(x) = k_xβ Rᵀ (ν − u) + k_xγ a_γ
-    weights = torch.cat([(q.v - p.u) @ factor.R, basis.a_gamma.double()], dim=1)
+    beta_weights = (q.v - p.u) @ factor.R
     identity = torch.eye(beta.shape[0], dtype=beta.dtype, device=beta.device)
-    alpha = torch.cat([beta, gamma])
-    return Predictor(covariance, alpha, weights, beta, factor.R, identity - q.S)
+    explained, U = torch.linalg.eigh(identity - q.S)
+    weights = beta_weights, basis.a_gamma.double()
+    return Predictor(covariance, beta, gamma, *weights, U.mT @ factor.R, explained)

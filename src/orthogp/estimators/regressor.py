@@ -176,7 +176,7 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
 
     def _joint(self, X: Array) -> tuple[Tensor, Tensor]:
         """The latents' mean at all rows together, `[c, n]`, and their covariance, `[c, n, n]`."""
-        x = self._x_scaling.standardise(X).to(self._predictor.alpha.device)
+        x = self._x_scaling.standardise(X).to(self._predictor.beta.device)
         mean, _ = self.model_.predict(x, self._predictor)
         scale = self._calibration.latent_scale(mean).unsqueeze(-1)
         return mean, scale * self._predictor.full_covariance(x)

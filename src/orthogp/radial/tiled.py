@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Elements of a tile. On a CPU 2¹⁷ float32 numbers and their temporaries fit the second-level
-# cache; on a GPU a tile must fill the chip.
-TILE_ELEMENTS = {"cpu": 2**17, "cuda": 2**24}
+# Bytes of a tile. On a CPU a tile and a temporary fit the second-level cache of two cores; on a GPU
+# a tile must fill the chip.
+TILE_BYTES = {"cpu": 3 * 2**19, "cuda": 2**26}
 TILE_COLUMNS = {"cpu": 2**12, "cuda": 2**16}
 # A block of at most this many elements keeps its tiles for the backward pass.
 KEPT_ELEMENTS = 2**22
@@ -73,58 +73,62 @@ class Block(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, z, rho, scale, families):
         ctx.terms = _Terms(x, z, rho, scale, families, any(ctx.needs_input_grad))
-        out = x.new_empty(x.shape[0], z.shape[0])
-        scales = _scalars(scale)
+        out, scales = x.new_empty(x.shape[0], z.shape[0]), _scalars(scale)
         for tile in ctx.terms.tiles():
-            out[tile.rows, tile.columns] = _weighted(
-                [kappa for kappa, _, _ in tile.families], scales
-            )
+            value = _weighted([kappa for kappa, _, _ in tile.families], scales)
+            if value.shape == out.shape:
+                return value
+            out[tile.rows, tile.columns] = value
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *grad_outputs):
-        (grad,) = grad_outputs
-        x_needed, z_needed, *hyper_needed, _ = ctx.needs_input_grad
-        sink = _Gradients(ctx.terms, x_needed, z_needed, any(hyper_needed))
+        (P,) = grad_outputs
+        sums = _Sums(ctx.terms)
+        points = _PointSums(ctx.terms, *ctx.needs_input_grad[:2])
         for tile in ctx.terms.tiles():
-            p = grad[tile.rows, tile.columns]
-            for k, (kappa, _, _) in enumerate(tile.families):
-                sink.values[k] += torch.dot(p.reshape(-1), kappa.reshape(-1))
-            sink.add(tile, _Dense(p))
-        return *sink.finish(), None
+            p = P[tile.rows, tile.columns]
+            sums.add(tile, p)
+            points.add(tile, p)
+        return *points.finish(), *sums.finish(), None
 
 
 class Matvec(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, z, a, rho, scale, families):
         ctx.terms = _Terms(x, z, rho, scale, families, any(ctx.needs_input_grad))
-        out = a.new_zeros(a.shape[0], x.shape[0])
-        scales = _scalars(scale)
+        out, scales = a.new_zeros(a.shape[0], x.shape[0]), _scalars(scale)
         for tile in ctx.terms.tiles():
+            part, there = a[:, tile.columns], out[:, tile.rows]
             for (kappa, _, _), s in zip(tile.families, scales, strict=True):
-                out[:, tile.rows] += s * (a[:, tile.columns] @ kappa.mT)
+                _add_product(there, part, kappa.mT, s)
         ctx.save_for_backward(a)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *grad_outputs):
-        (grad,) = grad_outputs
+        (g,) = grad_outputs
         (a,) = ctx.saved_tensors
-        x_needed, z_needed, _, *hyper_needed, _ = ctx.needs_input_grad
-        sink = _Gradients(ctx.terms, x_needed, z_needed, any(hyper_needed))
-        grad_a, scales = torch.zeros_like(a), _scalars(ctx.terms.scale)
-        for tile in ctx.terms.tiles():
-            g, part = grad[:, tile.rows], a[:, tile.columns]
-            for k, (kappa, _, _) in enumerate(tile.families):
-                product = g @ kappa
-                grad_a[:, tile.columns] += scales[k] * product
-                sink.values[k] += torch.dot(product.reshape(-1), part.reshape(-1))
-            # ∂ℓ/∂K = gᵀ a has rank c: with c = 1 it is never formed, else on the tile alone.
-            sink.add(tile, _RankOne(g[0], part[0]) if len(a) == 1 else _Dense(g.mT @ part))
-        grad_x, grad_z, grad_rho, grad_scale = sink.finish()
-        return grad_x, grad_z, grad_a, grad_rho, grad_scale, None
+        terms, (x_needed, z_needed, *_) = ctx.terms, ctx.needs_input_grad
+        # P = ∂ℓ/∂K = gᵀ a has rank c. With c = 1 its factors go to the points and it is never
+        # formed; else it is formed on a tile.
+        single = len(a) == 1
+        points = _PointSums(terms, x_needed, z_needed, *((g[0], a[0]) if single else ()))
+        # g κ_k and g (σ_k ∘ d²): what a then makes of them are Σ P ∘ κ_k and Σ P ∘ σ_k ∘ d².
+        values, moments = a.new_zeros(2, len(terms.families), *a.shape)
+        for tile in terms.tiles():
+            here = g[:, tile.rows]
+            for k, (kappa, sigma, _) in enumerate(tile.families):
+                _add_product(values[k, :, tile.columns], here, kappa)
+                _add_product(moments[k, :, tile.columns], here, sigma * tile.d2)
+            points.add(tile, None if single else here.mT @ a[:, tile.columns])
+        grad_a = torch.tensordot(terms.scale, values, 1)
+        # One number sums millions of terms: in double, whatever the blocks are in.
+        grad_scale, moment = ((t.double() * a.double()).sum((1, 2)) for t in (values, moments))
+        grad_rho = moment * terms.zetas() * terms.scale
+        return *points.finish(), grad_a, grad_rho.to(terms.rho), grad_scale.to(terms.scale), None
 
 
 class _Terms:
@@ -152,18 +156,21 @@ class _Terms:
                 self._kept.append(tile)
             yield tile
 
+    def zetas(self) -> Tensor:
+        probe = self.rho.new_zeros(0)
+        return self.rho.new_tensor([FAMILIES[name](probe, 1.0)[2] for name in self.families])
+
     def _distances(self) -> Iterator[tuple[slice, slice, Tensor]]:
         """Squared distances."""
         x, z = self.x, self.z
         if z.shape[0] == 0:
             return
-        x_norm, z_norm = x.square().sum(1, keepdim=True), z.square().sum(1)
         # |x|² + |z|² − 2 xᵀz as one product of [x, |x|², 1] and [−2z, 1, |z|²].
-        left = torch.cat([x, x_norm, torch.ones_like(x_norm)], 1)
-        right = torch.stack([*(-2.0 * z.mT), torch.ones_like(z_norm), z_norm])
+        left, right = _with_norms(x, 1.0, ones_last=True), _with_norms(z, -2.0, ones_last=False).mT
         device = x.device.type
         width = min(z.shape[0], TILE_COLUMNS.get(device, TILE_COLUMNS["cpu"]))
-        height = max(1, TILE_ELEMENTS.get(device, TILE_ELEMENTS["cpu"]) // width)
+        budget = TILE_BYTES.get(device, TILE_BYTES["cpu"]) // x.element_size()
+        height = max(1, budget // width)
         for j in range(0, z.shape[0], width):
             columns = slice(j, min(j + width, z.shape[0]))
             for i in range(0, x.shape[0], height):
@@ -175,77 +182,81 @@ class _Terms:
                 yield rows, columns, d2
 
 
-class _Dense:
-    """P = ∂ℓ/∂K on a tile, and Q = P ∘ W for a slope W."""
+class _Sums:
+    """∂ℓ/∂s_k = Σ P ∘ κ_k and ∂ℓ/∂ρ_k = s_k Σ P ∘ κ′_k ∘ d² for P = ∂ℓ/∂K given as a matrix."""
 
-    def __init__(self, p: Tensor):
-        self.p = p
+    def __init__(self, terms: _Terms):
+        self.terms = terms
+        # One number sums millions of terms: in double, whatever the blocks are in.
+        self.sums: list[list[Scalar]] = [[0.0] * len(terms.families), [0.0] * len(terms.families)]
 
-    def dot(self, part: Tensor) -> Tensor:
-        return torch.dot(self.p.reshape(-1), part.reshape(-1))
+    def add(self, tile: Tile, p: Tensor) -> None:
+        p = p.reshape(-1)
+        for k, (kappa, sigma, _) in enumerate(tile.families):
+            for total, part in zip(self.sums, (kappa, sigma * tile.d2), strict=True):
+                found = torch.dot(p, part.reshape(-1))
+                total[k] = total[k] + (found.double() if found.is_cuda else found.item())
 
-    def times(self, slope: Tensor, z: Tensor) -> Tensor:
-        return (self.p * slope) @ z
-
-    def transposed_times(self, slope: Tensor, x: Tensor) -> Tensor:
-        return (self.p * slope).mT @ x
-
-
-class _RankOne:
-    """P = g aᵀ on a tile, never formed."""
-
-    def __init__(self, g: Tensor, a: Tensor):
-        self.g, self.a = g, a
-
-    def dot(self, part: Tensor) -> Tensor:
-        return torch.dot(self.g @ part, self.a)
-
-    def times(self, slope: Tensor, z: Tensor) -> Tensor:
-        return self.g[:, None] * (slope @ (self.a[:, None] * z))
-
-    def transposed_times(self, slope: Tensor, x: Tensor) -> Tensor:
-        return self.a[:, None] * (slope.mT @ (self.g[:, None] * x))
+    def finish(self) -> tuple[Tensor, Tensor]:
+        """The gradients of ρ and s."""
+        scale = self.terms.scale
+        values, moments = (_as_tensor(parts, scale) for parts in self.sums)
+        return moments * self.terms.zetas() * scale, values
 
 
-class _Gradients:
-    """Sums, tile by tile, what P = ∂ℓ/∂K gives for x, z and ρ; those of s come in `values`.
+class _PointSums:
+    """Sums, tile by tile, what P = ∂ℓ/∂K gives for x and z, with W = Σ_k s_k ρ_k κ′_k:
 
-    With W = Σ_k s_k ρ_k κ′_k and Q = P ∘ W:  ∂ℓ/∂x_i = 2 Σ_j Q_ij (x_i − z_j), likewise z,
-    ∂ℓ/∂ρ_k = s_k Σ P ∘ κ′_k ∘ d², and ∂ℓ/∂s_k = Σ P ∘ κ_k.
+    ∂ℓ/∂x_i = 2 Σ_j Q_ij (x_i − z_j) with Q = P ∘ W, likewise z. P is given on each tile, or is
+    g aᵀ for all of them.
     """
 
-    def __init__(self, terms: _Terms, x_needed: bool, z_needed: bool, hyper_needed: bool):
-        self.scale, self.hyper_needed = terms.scale, hyper_needed
-        self.slope_scales = _scalars(terms.rho * terms.scale)
+    def __init__(
+        self,
+        terms: _Terms,
+        x_needed: bool,
+        z_needed: bool,
+        g: Tensor | None = None,
+        a: Tensor | None = None,
+    ):
+        self.factors = _scalars(terms.rho * terms.scale * terms.zetas())
+        self.g, self.a = g, a
         # With a column of ones beside the points, one product gives Q z and the row sums of Q.
         self.x_one, self.z_one = _with_ones(terms.x), _with_ones(terms.z)
+        self.left = self.x_one if g is None else self.x_one * g[:, None]
+        self.right = self.z_one if a is None else self.z_one * a[:, None]
         self.q_z = torch.zeros_like(self.x_one) if x_needed else None
         self.q_x = torch.zeros_like(self.z_one) if z_needed else None
-        # One scalar sums millions of terms: in double, whatever the blocks are in.
-        count, device = len(terms.families), terms.x.device
-        self.values = torch.zeros(count, dtype=torch.float64, device=device)
-        self.moments = torch.zeros_like(self.values)
 
-    def add(self, tile: Tile, p: _Dense | _RankOne) -> None:
-        if self.hyper_needed:
-            for k, (_, sigma, zeta) in enumerate(tile.families):
-                self.moments[k] += zeta * p.dot(sigma * tile.d2)
-        factors = [zeta * f for (*_, zeta), f in zip(tile.families, self.slope_scales, strict=True)]
-        slope = _weighted([sigma for _, sigma, _ in tile.families], factors)
+    def add(self, tile: Tile, p: Tensor | None) -> None:
+        if self.q_z is None and self.q_x is None:
+            return
+        Q = _weighted([sigma for _, sigma, _ in tile.families], self.factors)
+        if p is not None:
+            Q.mul_(p)
         if self.q_z is not None:
-            self.q_z[tile.rows] += p.times(slope, self.z_one[tile.columns])
+            _add_product(self.q_z[tile.rows], Q, self.right[tile.columns])
         if self.q_x is not None:
-            self.q_x[tile.columns] += p.transposed_times(slope, self.x_one[tile.rows])
+            _add_product(self.q_x[tile.columns], Q.mT, self.left[tile.rows])
 
-    def finish(self) -> tuple[Tensor | None, ...]:
-        """The gradients of x, z, ρ and s, None for those not needed."""
-        grad_x, grad_z = (
-            None if q is None else 2.0 * (q[:, -1:] * one - q)[:, :-1]
-            for q, one in ((self.q_z, self.x_one), (self.q_x, self.z_one))
-        )
-        if not self.hyper_needed:
-            return grad_x, grad_z, None, None
-        return grad_x, grad_z, self.moments.to(self.scale) * self.scale, self.values.to(self.scale)
+    def finish(self) -> tuple[Tensor | None, Tensor | None]:
+        """The gradients of x and z, None for those not needed."""
+        pairs = (self.q_z, self.x_one, self.g), (self.q_x, self.z_one, self.a)
+        grads = []
+        for q, one, weight in pairs:
+            if q is None:
+                grads.append(None)
+                continue
+            q = q if weight is None else q * weight[:, None]
+            grads.append(2.0 * (q[:, -1:] * one - q)[:, :-1])
+        return grads[0], grads[1]
+
+
+def _add_product(out: Tensor, left: Tensor, right: Tensor, factor: Scalar = 1.0) -> None:
+    if isinstance(factor, Tensor):
+        out.add_(factor * (left @ right))
+    else:
+        out.addmm_(left, right, alpha=factor)
 
 
 def _weighted(parts: list[Tensor], factors: list[Scalar]) -> Tensor:
@@ -263,5 +274,16 @@ def _scalars(values: Tensor) -> list[Scalar]:
     return values.tolist() if values.device.type == "cpu" else list(values.unbind())
 
 
+def _as_tensor(values: list, like: Tensor) -> Tensor:
+    on_device = any(isinstance(value, Tensor) for value in values)
+    return torch.stack(values).to(like) if on_device else like.new_tensor(values)
+
+
 def _with_ones(points: Tensor) -> Tensor:
-    return torch.cat([points, torch.ones_like(points[:, :1])], 1)
+    return torch.nn.functional.pad(points, (0, 1), value=1.0)
+
+
+def _with_norms(points: Tensor, factor: float, ones_last: bool) -> Tensor:
+    norms = points.square().sum(1, keepdim=True)
+    ones = torch.ones_like(norms)
+    return torch.cat([factor * points, *((norms, ones) if ones_last else (ones, norms))], 1)

@@ -9,16 +9,18 @@ from torch import Tensor
 from orthogp.bases import Predictor, marginals
 from orthogp.model import VariationalGP
 from orthogp.training.batches import ColumnSampler, Rows
+from orthogp.training.memory import kept_pages
 
 # Numbers in the largest temporary, c × b × rows.
-CHUNK_ELEMENTS = 2**24
+CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**25}
 # Beyond this many γ the exact KL, quadratic in them, is estimated from this many columns.
 EXACT_KL_LIMIT = 20_000
 ESTIMATE_COLUMNS = 4096
 
 
 def chunk_rows(model: VariationalGP) -> int:
-    return max(64, CHUNK_ELEMENTS // (model.basis.num_latents * model.basis.beta.shape[0]))
+    budget = CHUNK_ELEMENTS.get(model.basis.beta.device.type, CHUNK_ELEMENTS["cpu"])
+    return max(64, budget // (model.basis.num_latents * model.basis.beta.shape[0]))
 
 
 @torch.no_grad()
@@ -53,8 +55,9 @@ def predict_in_chunks(
 ) -> Iterator[tuple[Float[Tensor, "c m"], Float[Tensor, "c m"]]]:
     """Latent means and variances, chunk after chunk in the order of the rows."""
     predictor = model.predictor() if predictor is None else predictor
-    for part in x.split(chunk_rows(model)):
-        yield model.predict(part.to(predictor.alpha.device), predictor)
+    with kept_pages():
+        for part in x.split(chunk_rows(model)):
+            yield model.predict(part.to(predictor.beta.device), predictor)
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ from orthogp.training.batches import Rows
 from orthogp.training.callbacks import Callback, Report
 from orthogp.training.config import TrainingConfig
 from orthogp.training.evaluate import held_out_log_density
+from orthogp.training.memory import kept_pages
 from orthogp.training.run import Run
 
 
@@ -41,7 +42,13 @@ def fit(
     and with `config.patience` the run stops after that many reports without a better one and
     returns to the best.
     """
-    run = Run(model, rows, config, validation, callbacks, checkpoint_dir, checkpoint_seconds)
+    with kept_pages():
+        run = Run(model, rows, config, validation, callbacks, checkpoint_dir, checkpoint_seconds)
+        return _train(run)
+
+
+def _train(run: Run) -> Result:
+    model, config = run.model, run.config
     found = None if run.checkpoints is None else run.checkpoints.latest()
     if found is not None:
         run.resume(found)

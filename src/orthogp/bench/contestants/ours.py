@@ -7,6 +7,7 @@ import orthogp
 from orthogp.likelihoods import Gaussian
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.training import Rows, TrainingConfig, predict_in_chunks
+from orthogp.training.memory import kept_pages
 from orthogp.training.run import Run
 
 from .contract import Data, Setup
@@ -35,6 +36,9 @@ class Model:
             kl_columns=setup.kl_columns,
         )
         rows = Rows(torch.from_numpy(data.x), torch.from_numpy(data.y))
+        # As `fit` does, for as long as this process lives.
+        self.pages = kept_pages()
+        self.pages.__enter__()
         self.run = Run(self.model, rows, config, None, (), None, 0.0)
         self.test = torch.from_numpy(data.test).to(setup.device)
         self.chunk_rows = max(1, setup.test_rows)
