@@ -11,10 +11,11 @@ from orthogp.training import TrainingConfig
 
 BATCH_SIZE = 1024
 STEPS_A_ROW = 1 / 3
-FEWEST_STEPS, MOST_STEPS = 250, 5000
+FEWEST_STEPS, MOST_STEPS = 200, 5000
 # Of the steps: a short run would spend itself in the engine's own warm-up.
 WARMUP_SHARE, LONGEST_WARMUP = 0.1, 100
-LEARNING_RATE, WHOLE_DATA_LEARNING_RATE = 0.03, 0.1
+# For MOST_STEPS steps; a shorter run takes longer ones, as the root of its share.
+LEARNING_RATE, HIGHEST_LEARNING_RATE = 0.03, 0.2
 NATURAL_STEP, EXACT_NATURAL_STEP = 0.1, 1.0
 # Reports, of TrainingConfig.report_every steps each, without a better held-out density.
 PATIENCE = 10
@@ -51,14 +52,13 @@ def training_config(
     batch_size = _or(given["batch_size"], min(BATCH_SIZE, num_rows))
     # TrainingConfig will say what is wrong with another type; here it only must not compare.
     whole = isinstance(batch_size, int) and batch_size >= num_rows
-    rate = WHOLE_DATA_LEARNING_RATE if whole else LEARNING_RATE
     natural = EXACT_NATURAL_STEP if whole and gaussian else NATURAL_STEP
     steps = _or(given["max_steps"], _automatic_steps(num_rows))
     warmup = min(LONGEST_WARMUP, int(WARMUP_SHARE * steps)) if isinstance(steps, int) else 0
     return TrainingConfig(
         max_steps=steps,
         batch_size=batch_size,
-        learning_rate=_or(given["learning_rate"], rate),
+        learning_rate=_or(given["learning_rate"], _automatic_rate(steps)),
         natural_step=_or(given["natural_step"], natural),
         schedule_warmup=warmup,
         natural_warmup=warmup,
@@ -90,6 +90,13 @@ def count_held_out(
 
 def _automatic_steps(num_rows: int) -> int:
     return int(np.clip(num_rows * STEPS_A_ROW, FEWEST_STEPS, MOST_STEPS))
+
+
+def _automatic_rate(steps: Any) -> float:
+    if not isinstance(steps, int) or steps < 1:
+        return LEARNING_RATE
+    share = min(1.0, steps / MOST_STEPS)
+    return min(HIGHEST_LEARNING_RATE, LEARNING_RATE / share**0.5)
 
 
 def _or(value: Any, default: Any) -> Any:
