@@ -3,17 +3,32 @@
 import re
 from pathlib import Path
 
+import numpy as np
+import pytest
 import torch
 
 README = Path(__file__).parent.parent / "README.md"
 
 
-def test_the_example_runs():
-    (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
-    assert "max_steps=500" in code
-    names: dict = {}
+@pytest.fixture
+def examples(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    assert all("max_steps=500" in code for code in found)
+    results = []
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        exec(code.replace("max_steps=500", "max_steps=20"), names)
-    assert names["mean"].shape == names["variance"].shape == (1, 10)
-    assert names["bound"] < 0
+        for code in found:
+            names: dict = {}
+            exec(code.replace("max_steps=500", "max_steps=20"), names)
+            results.append(names)
+    return results
+
+
+def test_the_examples_run(examples):
+    estimators, research = examples
+    assert (estimators["low"] < estimators["high"]).all()
+    assert estimators["mean"].shape == estimators["std"].shape == (10,)
+    np.testing.assert_allclose(estimators["probabilities"].sum(1), 1.0)
+    assert research["mean"].shape == research["variance"].shape == (1, 10)
+    assert research["bound"] < 0

@@ -221,3 +221,16 @@ def test_targets_beyond_the_range_of_float32_end_with_a_reason_and_a_finite_mode
     assert len(warned) == 1
     assert result.recoveries == 3
     assert finite(m)
+
+
+def test_a_finite_divergence_is_recovered_from():
+    rows = data()
+    m = model(rows)
+    start = full_bound(m, rows)
+    config = settings(
+        residual_rule="exact", residual_step=1.0, max_steps=60, train_hyperparameters=False
+    )
+    with pytest.warns(UserWarning, match="the bound fell from"):
+        result = fit(m, rows, config)
+    assert result.recoveries >= 1
+    assert full_bound(m, rows) > start

@@ -150,8 +150,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="unwhitened q left whitened",
         file="orthogp/bases/posterior.py",
-        find="return Kept(v @ self.L.mT, self.L @ own.R.mT, self.R.mT @ own.L, log_det, own.info)",
-        replace="return Kept(v, own.R.mT, own.L, log_det, own.info)",
+        find="root = factor.R @ kept.root",
+        replace="root = self.R @ kept.root",
         tests=("tests/test_bases.py::test_what_is_held_fixed_stands_still_when_the_kernel_moves",),
     ),
     Mutant(

@@ -23,6 +23,8 @@ from orthogp.residual import (
 from orthogp.training.config import TrainingConfig
 
 WARMUP_STEPS = 3
+# A bound this many times its first size, or nats a row, below its first value will not come back.
+DIVERGED = 10.0
 # What a step may find wrong, in the order of `Bound.failures`, and then its gradients.
 CAUSES = (
     "the covariance of the inducing points could not be factorised",
@@ -54,6 +56,9 @@ class Step:
         self.rates = torch.zeros(3, dtype=torch.float32, device=device)
         self.total = torch.zeros((), dtype=torch.float64, device=device)
         self.failed = torch.zeros(len(CAUSES), dtype=torch.bool, device=device)
+        # The bound of the first step ever and of the last one, to tell a run that diverges.
+        self.first = torch.full_like(self.total, torch.nan)
+        self.latest = torch.zeros_like(self.total)
         q = getattr(model.basis, "q", None)
         self.natural = q if isinstance(q, NaturalGaussian) else None
         self._choose_parameters()
@@ -139,7 +144,10 @@ class Step:
             self.adam.step()
         norms = torch.nn.utils.get_total_norm(grads) if grads else self.total
         branches.join()
-        self.total += bound.value.detach()
+        value = bound.value.detach()
+        self.total += value
+        self.latest.copy_(value)
+        self.first.copy_(torch.where(self.first.isnan(), value, self.first))
         found = torch.cat([bound.failures, ~norms.isfinite().reshape(1)])
         # The first to fail names the cause; what fails after it is its consequence.
         self.failed |= found & ~self.failed.any()
@@ -153,6 +161,9 @@ class Step:
         failed = self.failed.tolist()
         if any(failed):
             return CAUSES[failed.index(True)]
+        first, latest = self.first.item(), self.latest.item()
+        if latest < first - DIVERGED * (abs(first) + self.num_rows):
+            return f"the bound fell from {first:.3g} to {latest:.3g}"
         parts = [t.isfinite().all() for t in self.tensors().values() if t.is_floating_point()]
         if not (self.total.isfinite() & torch.stack(parts).all()):
             return "a parameter is not finite"
@@ -196,6 +207,7 @@ class Step:
             self._run()
         self._graph = graph
         self.restore(before)
+        self.first.fill_(torch.nan)
 
     @property
     def capturable(self) -> bool:
