@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import gpytorch
 import numpy as np
@@ -245,3 +247,14 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - start) / 1024)
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert float(out.stdout) < 60
+
+
+def test_a_device_on_which_triton_cannot_compile_takes_the_plain_way(monkeypatch):
+    broken = ModuleType("triton")
+    broken.__spec__ = ModuleSpec("triton", None)
+    monkeypatch.setitem(sys.modules, "triton", broken)
+    monkeypatch.delitem(sys.modules, "orthogp.radial.fused", raising=False)
+    radial._on_device.cache_clear()
+    with pytest.warns(UserWarning, match="C compiler"):
+        assert radial._on_device(torch.device("cpu")) is radial.tiled
+    radial._on_device.cache_clear()

@@ -1,8 +1,11 @@
 """Sums of radial kernels, k(x, z) = Σ_k s_k κ_k(ρ_k |x − z|²): blocks, and blocks times vectors."""
 
 import importlib.util
+import warnings
+from functools import cache
 from types import ModuleType
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -40,8 +43,26 @@ WIDEST_FUSED = 64
 
 
 def _backend(x: Tensor) -> ModuleType:
-    if x.is_cuda and x.shape[1] <= WIDEST_FUSED and importlib.util.find_spec("triton"):
+    if x.is_cuda and x.shape[1] <= WIDEST_FUSED:
+        return _on_device(x.device)
+    return tiled
+
+
+@cache
+def _on_device(device: torch.device) -> ModuleType:
+    """The fused kernel where Triton is there and can compile it, which takes a C compiler."""
+    if importlib.util.find_spec("triton") is None:
+        return tiled
+    try:
         from orthogp.radial import fused
 
-        return fused
-    return tiled
+        one = torch.ones(1, 1, device=device)
+        fused.Block.apply(one, one, one[0], one[0], ("rbf",))
+    except Exception as error:
+        warnings.warn(
+            f"Triton cannot compile here ({type(error).__name__}), so radial kernels take the "
+            "slower way of plain torch; a C compiler on the PATH is what it usually wants",
+            stacklevel=2,
+        )
+        return tiled
+    return fused
