@@ -164,8 +164,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a slope of the radial sum without its scale",
         file="orthogp/radial/tiled.py",
-        find="_scalars(terms.rho * terms.scale * terms.zetas())",
-        replace="_scalars(terms.rho * terms.zetas())",
+        find="zip(_scalars(self.rho * self.scale), self.families, strict=True)",
+        replace="zip(_scalars(self.rho), self.families, strict=True)",
         tests=("tests/test_covariance.py",),
     ),
     Mutant(

@@ -21,37 +21,37 @@ KEPT_ELEMENTS = 2**22
 # ρ and s are numbers on a CPU, where they are cheaper, and tensors where reading them would wait.
 Scalar = float | Tensor
 
-# Each family: (d², ρ) ↦ (κ(q), σ(q), ζ) at q = ρ d², with κ′ = ζ σ. σ may be κ itself.
+# Each family: (d², ρ) ↦ κ(q) and σ(q) at q = ρ d², with κ′ = ζ σ. σ may be κ itself.
 
 
-def _rbf(d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor, float]:
+def _rbf(d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor]:
     value = (d2 * (-0.5 * rho)).exp_()
-    return value, value, -0.5
+    return value, value
 
 
-def _matern12(d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor, float]:
+def _matern12(d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor]:
     r = (d2 * rho).sqrt_()
     value = torch.neg(r).exp_()
     # κ′ = −e^{−r} / 2r is infinite at r = 0, where x − z = 0 multiplies it: that product is 0.
-    return value, torch.where(r > 0, value / r, 0.0), -0.5
+    return value, torch.where(r > 0, value / r, 0.0)
 
 
-def _matern32(d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor, float]:
+def _matern32(d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor]:
     r = (d2 * (3.0 * rho)).sqrt_()
     decay = torch.neg(r).exp_()
-    return r.add_(1.0).mul_(decay), decay, -1.5
+    return r.add_(1.0).mul_(decay), decay
 
 
-def _matern52(d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor, float]:
+def _matern52(d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor]:
     r2 = d2 * (5.0 * rho)
     r = r2.sqrt()
     decay = torch.neg(r).exp_()
     linear = r.add_(1.0).mul_(decay)
     quadratic = r2.mul_(decay)
-    return torch.add(linear, quadratic, alpha=1.0 / 3.0, out=quadratic), linear, -5.0 / 6.0
+    return torch.add(linear, quadratic, alpha=1.0 / 3.0, out=quadratic), linear
 
 
-FAMILIES: dict[str, Callable[[Tensor, Scalar], tuple[Tensor, Tensor, float]]] = {
+FAMILIES: dict[str, Callable[[Tensor, Scalar], tuple[Tensor, Tensor]]] = {
     "rbf": _rbf,
     "matern12": _matern12,
     "matern32": _matern32,
@@ -59,14 +59,17 @@ FAMILIES: dict[str, Callable[[Tensor, Scalar], tuple[Tensor, Tensor, float]]] = 
 }
 
 
+ZETA = {"rbf": -0.5, "matern12": -0.5, "matern32": -1.5, "matern52": -5.0 / 6.0}
+
+
 @dataclass(frozen=True)
 class Tile:
-    """A rectangle of the block: d², and (κ_k, σ_k, ζ_k) of each family there."""
+    """A rectangle of the block: d², and (κ_k, σ_k) of each family there."""
 
     rows: slice
     columns: slice
     d2: Tensor
-    families: list[tuple[Tensor, Tensor, float]]
+    families: list[tuple[Tensor, Tensor]]
 
 
 class Block(torch.autograd.Function):
@@ -75,7 +78,7 @@ class Block(torch.autograd.Function):
         ctx.terms = _Terms(x, z, rho, scale, families, any(ctx.needs_input_grad))
         out, scales = x.new_empty(x.shape[0], z.shape[0]), _scalars(scale)
         for tile in ctx.terms.tiles():
-            value = _weighted([kappa for kappa, _, _ in tile.families], scales)
+            value = _weighted([kappa for kappa, _ in tile.families], scales)
             if value.shape == out.shape:
                 return value
             out[tile.rows, tile.columns] = value
@@ -101,7 +104,7 @@ class Matvec(torch.autograd.Function):
         out, scales = a.new_zeros(a.shape[0], x.shape[0]), _scalars(scale)
         for tile in ctx.terms.tiles():
             part, there = a[:, tile.columns], out[:, tile.rows]
-            for (kappa, _, _), s in zip(tile.families, scales, strict=True):
+            for (kappa, _), s in zip(tile.families, scales, strict=True):
                 _add_product(there, part, kappa.mT, s)
         ctx.save_for_backward(a)
         return out
@@ -120,15 +123,15 @@ class Matvec(torch.autograd.Function):
         values, moments = a.new_zeros(2, len(terms.families), *a.shape)
         for tile in terms.tiles():
             here = g[:, tile.rows]
-            for k, (kappa, sigma, _) in enumerate(tile.families):
+            for k, (kappa, sigma) in enumerate(tile.families):
                 _add_product(values[k, :, tile.columns], here, kappa)
                 _add_product(moments[k, :, tile.columns], here, sigma * tile.d2)
             points.add(tile, None if single else here.mT @ a[:, tile.columns])
         grad_a = torch.tensordot(terms.scale, values, 1)
         # One number sums millions of terms: in double, whatever the blocks are in.
         grad_scale, moment = ((t.double() * a.double()).sum((1, 2)) for t in (values, moments))
-        grad_rho = moment * terms.zetas() * terms.scale
-        return *points.finish(), grad_a, grad_rho.to(terms.rho), grad_scale.to(terms.scale), None
+        grad_rho = terms.rho_gradient(moment.to(terms.rho))
+        return *points.finish(), grad_a, grad_rho, grad_scale.to(terms.scale), None
 
 
 class _Terms:
@@ -156,9 +159,15 @@ class _Terms:
                 self._kept.append(tile)
             yield tile
 
-    def zetas(self) -> Tensor:
-        probe = self.rho.new_zeros(0)
-        return self.rho.new_tensor([FAMILIES[name](probe, 1.0)[2] for name in self.families])
+    def slope_factors(self) -> list[Scalar]:
+        """s_k ρ_k ζ_k."""
+        pairs = zip(_scalars(self.rho * self.scale), self.families, strict=True)
+        return [factor * ZETA[name] for factor, name in pairs]
+
+    def rho_gradient(self, moments: Tensor) -> Tensor:
+        """s_k ζ_k Σ P ∘ σ_k ∘ d² from those sums."""
+        zetas = [ZETA[name] for name in self.families]
+        return self.scale * torch.stack([m * zeta for m, zeta in zip(moments, zetas, strict=True)])
 
     def _distances(self) -> Iterator[tuple[slice, slice, Tensor]]:
         """Squared distances."""
@@ -192,16 +201,15 @@ class _Sums:
 
     def add(self, tile: Tile, p: Tensor) -> None:
         p = p.reshape(-1)
-        for k, (kappa, sigma, _) in enumerate(tile.families):
+        for k, (kappa, sigma) in enumerate(tile.families):
             for total, part in zip(self.sums, (kappa, sigma * tile.d2), strict=True):
                 found = torch.dot(p, part.reshape(-1))
                 total[k] = total[k] + (found.double() if found.is_cuda else found.item())
 
     def finish(self) -> tuple[Tensor, Tensor]:
         """The gradients of ρ and s."""
-        scale = self.terms.scale
-        values, moments = (_as_tensor(parts, scale) for parts in self.sums)
-        return moments * self.terms.zetas() * scale, values
+        values, moments = (_as_tensor(parts, self.terms.scale) for parts in self.sums)
+        return self.terms.rho_gradient(moments), values
 
 
 class _PointSums:
@@ -219,7 +227,7 @@ class _PointSums:
         g: Tensor | None = None,
         a: Tensor | None = None,
     ):
-        self.factors = _scalars(terms.rho * terms.scale * terms.zetas())
+        self.factors = terms.slope_factors()
         self.g, self.a = g, a
         # With a column of ones beside the points, one product gives Q z and the row sums of Q.
         self.x_one, self.z_one = _with_ones(terms.x), _with_ones(terms.z)
@@ -231,7 +239,7 @@ class _PointSums:
     def add(self, tile: Tile, p: Tensor | None) -> None:
         if self.q_z is None and self.q_x is None:
             return
-        Q = _weighted([sigma for _, sigma, _ in tile.families], self.factors)
+        Q = _weighted([sigma for _, sigma in tile.families], self.factors)
         if p is not None:
             Q.mul_(p)
         if self.q_z is not None:
