@@ -11,10 +11,11 @@ from orthogp.training import TrainingConfig
 
 BATCH_SIZE = 1024
 STEPS_A_ROW = 1 / 3
-FEWEST_STEPS, MOST_STEPS = 200, 5000
+FEWEST_STEPS, MOST_STEPS = 200, 10_000
 # Of the steps: a short run would spend itself in the engine's own warm-up.
 WARMUP_SHARE, LONGEST_WARMUP = 0.1, 100
-# For MOST_STEPS steps; a shorter run takes longer ones, as the root of its share.
+# For this many steps and more; a shorter run takes longer ones, as the root of its share.
+LEARNING_RATE_STEPS = 5000
 LEARNING_RATE, HIGHEST_LEARNING_RATE = 0.03, 0.2
 NATURAL_STEP, EXACT_NATURAL_STEP = 0.1, 1.0
 # Reports, of TrainingConfig.report_every steps each, without a better held-out density.
@@ -95,7 +96,7 @@ def _automatic_steps(num_rows: int) -> int:
 def _automatic_rate(steps: Any) -> float:
     if not isinstance(steps, int) or steps < 1:
         return LEARNING_RATE
-    share = min(1.0, steps / MOST_STEPS)
+    share = min(1.0, steps / LEARNING_RATE_STEPS)
     return min(HIGHEST_LEARNING_RATE, LEARNING_RATE / share**0.5)
 
 
