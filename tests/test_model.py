@@ -12,7 +12,7 @@ from orthogp.bases import BASES, Coupled, Decoupled, FactorGaussian, NaturalGaus
 from orthogp.errors import ConfigurationError, OrthogpError
 from orthogp.likelihoods import Gaussian
 from orthogp.model import VariationalGP, build_basis, default_kernel
-from problems import make_model, problem, randomise
+from problems import make_basis, make_model, problem, randomise
 
 
 @pytest.mark.parametrize(
@@ -152,3 +152,13 @@ after = (torch.get_default_dtype(), torch.get_num_threads(), torch.random.get_rn
 assert before == after, (before, after)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_linear_mean_in_float32_predicts_in_float64():
+    p = problem(dtype=torch.float32)
+    mean = gpytorch.means.LinearMean(p.x.shape[1])
+    model = VariationalGP(p.kernel, Gaussian(1), make_basis("coupled", p), mean)
+    with torch.no_grad():
+        without = VariationalGP(p.kernel, Gaussian(1), model.basis).predict(p.x)[0]
+        got = (model.predict(p.x)[0] - without)[0]
+        torch.testing.assert_close(got, mean(p.x).double(), rtol=1e-5, atol=1e-6)

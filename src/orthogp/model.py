@@ -112,7 +112,9 @@ class VariationalGP(nn.Module):
         return Bound(expected - kl, expected, kl, q, factor, kept)
 
     def prior_mean(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
-        return self.mean(x).to(x.dtype)  # pyright: ignore
+        # A mean has the dtype of its parameters; predictions are in float64 all the same.
+        own = next(self.mean.parameters(), x).dtype
+        return self.mean(x.to(own)).to(x.dtype)  # pyright: ignore
 
     def predictor(self) -> Predictor:
         """The posterior as it stands, condensed to O(|γ| + |β|²) a row; build it once, reuse it."""
