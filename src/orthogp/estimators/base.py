@@ -1,16 +1,13 @@
-"""What the regressor and the classifier share: settings, checks, building, training, state."""
+"""What the regressor and the classifier share: checks, building, training, rows in chunks."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import Likelihood as GpytorchLikelihood
 from gpytorch.means import Mean
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
@@ -18,46 +15,27 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 from torch import Tensor
 
 from orthogp import training
-from orthogp.bases import Predictor
-from orthogp.errors import DataError, FileError
+from orthogp.errors import DataError
 from orthogp.estimators.defaults import count_held_out, point_counts, training_config
+from orthogp.estimators.persistent import Persistent
 from orthogp.estimators.scaling import Array, Scaling
-from orthogp.estimators.settings import Settings, no_type_check, torch_device, torch_dtype
-from orthogp.estimators.state import (
-    ARRAYS,
-    finite,
-    pack_scaling,
-    pack_settings,
-    unpack_names,
-    unpack_scaling,
-)
-from orthogp.export import export_onnx
+from orthogp.estimators.settings import no_type_check, torch_device, torch_dtype
 from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.points import choose_beta, choose_gamma
-from orthogp.saving import load_model, save_model
-from orthogp.training import ProgressBar, Report, Rows, full_bound, predict_in_chunks
+from orthogp.training import ProgressBar, Rows, full_bound, predict_in_chunks
 
 # Rows that a prediction looks at together: memory does not grow with the table.
 CHUNK_ROWS = 2**15
 
 
 @no_type_check
-class OrthogonalGP(Settings):
+class OrthogonalGP(Persistent):
     """An estimator with a `VariationalGP` inside; a subclass says what its targets are.
 
     After a fit: `elbo_`, the bound on all rows given, in nats and in the units of y; `history_`,
     one dict a report; `n_iter_`, the steps since the last fresh start; `model_`, the torch module.
     """
-
-    model_: VariationalGP
-    elbo_: float
-    history_: list[dict[str, Any]]
-    n_iter_: int
-    n_features_in_: int
-    feature_names_in_: NDArray
-    _predictor: Predictor
-    _x_scaling: Scaling
 
     # Whether rows are held out to calibrate, not only to stop early.
     _calibrates: bool
@@ -210,100 +188,3 @@ class OrthogonalGP(Settings):
         """`compute` of every chunk, rows in the last axis."""
         parts = [compute(*chunk).cpu() for chunk in self._latents(X)]
         return torch.cat(parts, dim=-1).numpy()
-
-    def save(self, path: str | Path) -> None:
-        """Writes the fitted estimator to one file, which holds data and nothing that runs.
-
-        Callbacks and the places of this machine (`device`, `checkpoint_dir`) are not kept.
-        """
-        check_is_fitted(self)
-        save_model(path, self.model_, *self._state())
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        kernel: Kernel | None = None,
-        likelihood: GpytorchLikelihood | Likelihood | None = None,
-        device: str | torch.device | None = None,
-    ) -> Self:
-        """Reads what `save` wrote; a kernel or likelihood of your own must be passed in."""
-        saved = load_model(path, kernel=kernel, likelihood=likelihood)
-        try:
-            if saved.meta["estimator"] != cls.__name__:
-                raise FileError(f"it holds a {saved.meta['estimator']!s:.40}")
-            known = cls().get_params(deep=False)
-            settings = {k: v for k, v in saved.meta["settings"].items() if k in known}
-            estimator = cls(**settings)
-            estimator.set_params(device=device)
-            estimator._set_state(saved.model, saved.meta, saved.tensors)
-        except FileError as error:
-            raise FileError(f"{path} cannot be loaded as a {cls.__name__}: {error}") from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise FileError(
-                f"{path} cannot be loaded: what it describes is not a {cls.__name__}"
-            ) from error
-        return estimator
-
-    def _export(self, path: str | Path, y: Scaling, **variances: Any) -> None:
-        x, mean = self._x_scaling, self.model_.mean
-        units = [torch.from_numpy(part) for part in (x.shift, x.scale, y.shift, y.scale)]
-        # On the host: a file is written once, and its constants are the host's.
-        predictor = deepcopy(self.model_).cpu().predictor()
-        export_onnx(path, predictor, *units, mean=deepcopy(mean).cpu(), **variances)
-
-    def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """All of a fitted estimator but its model, as JSON and tensors."""
-        settings, tensors = pack_settings(self.get_params(deep=False))
-        names = getattr(self, "feature_names_in_", None)
-        meta = {
-            "estimator": type(self).__name__,
-            "settings": settings,
-            "own_kernel": self.kernel is not None,
-            "own_likelihood": not isinstance(self.likelihood, str | None),
-            "feature_names_in": None if names is None else names.tolist(),
-            "elbo": self.elbo_,
-            "history": self.history_,
-            "n_iter": self.n_iter_,
-        }
-        return meta, tensors | pack_scaling("x", self._x_scaling)
-
-    def _set_state(
-        self, model: VariationalGP, meta: dict[str, Any], tensors: dict[str, Tensor]
-    ) -> None:
-        """The reverse of `_state`, for what may come from anywhere."""
-        count = model.basis.beta.shape[1]
-        self.n_features_in_ = count
-        if meta["feature_names_in"] is not None:
-            self.feature_names_in_ = unpack_names(meta["feature_names_in"], count)
-        self.elbo_, self.n_iter_ = float(meta["elbo"]), int(meta["n_iter"])
-        self.history_ = [asdict(Report(**row)) for row in meta["history"]]
-        self._x_scaling = unpack_scaling("x", tensors, count)
-        for name in ARRAYS:
-            if name in tensors:
-                setattr(self, name, finite(tensors, name, (None, count)).numpy())
-        if meta["own_kernel"]:
-            self.kernel = deepcopy(model.covariance.kernel)
-        if meta["own_likelihood"]:
-            self.likelihood = deepcopy(model.likelihood)
-        self._place(model, self.device)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = dict(super().__getstate__())  # pyright: ignore
-        if "model_" in state:
-            # On the host, so that it can be read where there is no such device.
-            state["model_"] = deepcopy(self.model_).cpu()
-            del state["_predictor"]
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "model_" in state:
-            self._place(state["model_"], self.device)
-
-    def _place(self, model: VariationalGP, device: str | torch.device | None) -> None:
-        """Predicts with `model`, on `device` if this machine has it."""
-        wanted = torch_device(device)
-        here = wanted.type != "cuda" or torch.cuda.is_available()
-        self.model_ = model.to(wanted if here else "cpu")
-        self._predictor = self.model_.predictor()
