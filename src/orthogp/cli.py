@@ -6,6 +6,7 @@ import typer
 
 from orthogp.bench.commands import app as bench
 from orthogp.errors import OrthogpError
+from orthogp.paper.commands import app as paper
 
 app = typer.Typer(
     help="Orthogonally decoupled variational Gaussian processes.",
@@ -13,6 +14,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench, name="bench")
+app.add_typer(paper, name="paper")
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import Any
 
 from orthogp.bench.checks import require_positive
 from orthogp.bench.contest import Say, quiet
-from orthogp.bench.machine import describe
+from orthogp.machine import describe
 from orthogp.errors import ConfigurationError
 
 BASE = "torch_gpytorch"

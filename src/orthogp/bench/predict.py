@@ -11,7 +11,7 @@ from orthogp.bench.checks import flat, require_known, require_positive, require_
 from orthogp.bench.contest import Say, compete, quiet
 from orthogp.bench.contestants import OURS, PEERS, lineup
 from orthogp.bench.contestants.contract import Setup
-from orthogp.bench.machine import describe
+from orthogp.machine import describe
 
 # Enough that the posterior is not the prior.
 TRAINED_STEPS = 3

@@ -7,7 +7,7 @@ from orthogp.bench.checks import flat, require_positive, require_setup
 from orthogp.bench.contest import Say, compete, quiet
 from orthogp.bench.contestants import Entry
 from orthogp.bench.contestants.contract import Setup
-from orthogp.bench.machine import describe
+from orthogp.machine import describe
 from orthogp.errors import ConfigurationError
 
 

@@ -1,0 +1,164 @@
+"""`orthogp paper …`: the experiments listed, run, tabulated, drawn and reported."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from orthogp.errors import ConfigurationError
+
+app = typer.Typer(help="The paper's experiments.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="An experiment; `orthogp paper list` names them.")]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Data sets as DIR/regression/NAME.npz and DIR/classification/NAME.npz; "
+                      "the variable ORTHOGP_DATA by default."),
+]  # fmt: skip
+Out = Annotated[Path, typer.Option(help="The folder of the records.")]
+From = Annotated[
+    Path, typer.Option("--out", help="The folder of the records, or a file by `paper collect`.")
+]
+
+
+@app.command("list")
+def list_command(data_dir: DataDir = None) -> None:
+    """The experiments, their methods, and the data sets they would run on."""
+    from orthogp.paper.datasets import available, default_data_dir
+    from orthogp.paper.experiments import EXPERIMENTS
+
+    console, folder = Console(), data_dir or default_data_dir()
+    for name, experiment in EXPERIMENTS.items():
+        console.print(f"[bold]{name}[/]  {experiment.title}")
+        for task, methods in experiment.methods.items():
+            console.print(f"  {task}: {', '.join(methods)}", soft_wrap=True, highlight=False)
+            if folder is not None:
+                chosen = experiment.choose(task, available(folder, task))
+                console.print(f"    on {', '.join(chosen) or 'nothing that is there'}",
+                              soft_wrap=True, highlight=False)  # fmt: skip
+
+
+@app.command("run")
+def run_command(
+    experiment: Name,
+    out: Out,
+    data_dir: DataDir = None,
+    datasets: Annotated[str | None, typer.Option(help="Comma-separated; all by default.")] = None,
+    methods: Annotated[str | None, typer.Option(help="Comma-separated; all by default.")] = None,
+    splits: Annotated[int, typer.Option(help="How many: 3 means splits 0, 1 and 2.")] = 1,
+    steps: Annotated[int | None, typer.Option(help="Fewer than the paper's 20 000.")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    jobs: Annotated[int, typer.Option(help="Jobs at a time; a large GPU has room for 16.")] = 1,
+) -> None:
+    """Run an experiment: one record a data set, method and split; run again to go on."""
+    from orthogp.paper.job import Place
+    from orthogp.paper.runner import grid, run_jobs
+
+    folder = require_data_dir(data_dir)
+    for name, value in (("steps", steps), ("jobs", jobs)):
+        if value is not None and value < 1:
+            raise ConfigurationError(f"--{name} is {value}; expected at least one")
+    items = grid(experiment, folder, listed(datasets), listed(methods), splits)
+    console, done, failed = Console(), 0, 0
+
+    def tell(job, record) -> None:
+        nonlocal done, failed
+        done += 1
+        failed += record is not None and record.status == "failed"
+        console.print(f"[{done}/{len(items)}] {job}: {outcome(record)}", markup=False,
+                      highlight=False, soft_wrap=True)  # fmt: skip
+
+    run_jobs(items, Place(folder, out, device, steps), jobs, tell)
+    console.print(f"{len(items)} jobs, {failed} failed; records in {out}", highlight=False)
+    if failed:
+        raise typer.Exit(1)
+
+
+def outcome(record) -> str:
+    """A record in one line."""
+    if record is None:
+        return "another process is at it"
+    if record.status == "failed":
+        return f"failed: {record.reason}"
+    named = ", ".join(f"{name} {value:.4g}" for name, value in record.metrics.items())
+    return f"{named}; {record.seconds:.0f} s"
+
+
+@app.command("table")
+def table_command(experiment: Name, out: From) -> None:
+    """Tables beside the paper's own, on the terminal; as CSV and LaTeX under OUT/tables."""
+    from orthogp.paper.tables import print_table, tables, write_tables
+
+    records = require_records(out, experiment)
+    console = Console()
+    for table in tables(records, experiment):
+        print_table(table, console)
+    folder = beside(out) / "tables"
+    written = write_tables(records, experiment, folder)
+    console.print(f"{len(written)} files in {folder}", highlight=False)
+
+
+@app.command("figure")
+def figure_command(experiment: Name, out: From) -> None:
+    """The experiment's figures as SVG and PNG under OUT/figures."""
+    from orthogp.paper.figures import figures
+
+    folder = beside(out) / "figures"
+    for path in figures(require_records(out, experiment), experiment, folder):
+        print(path)
+
+
+@app.command("report")
+def report_command(
+    out: From,
+    page: Annotated[Path | None, typer.Option(help="OUT/report.html by default.")] = None,
+) -> None:
+    """One HTML page with everything: claims, tables, curves, settings."""
+    from orthogp.paper.records import read_records
+    from orthogp.paper.report import write_report
+
+    print(write_report(read_records(out), page or beside(out) / "report.html"))
+
+
+@app.command("collect")
+def collect_command(
+    out: Out, file: Annotated[Path, typer.Argument(help="Where to, one record a line.")]
+) -> None:
+    """All records in one file, without their histories."""
+    from orthogp.paper.records import read_records, write_summary
+
+    records = read_records(out)
+    write_summary(records, file)
+    print(f"{len(records)} records in {file}")
+
+
+def beside(out: Path) -> Path:
+    return out.parent if out.is_file() else out
+
+
+def listed(text: str | None) -> list[str] | None:
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def require_data_dir(given: Path | None) -> Path:
+    from orthogp.paper.datasets import default_data_dir
+
+    folder = given or default_data_dir()
+    if folder is None:
+        raise ConfigurationError(
+            "no data directory: pass --data-dir DIR or set ORTHOGP_DATA; "
+            "`orthogp paper fetch` fills one"
+        )
+    return folder
+
+
+def require_records(out: Path, experiment: str):
+    from orthogp.paper.experiments import find_experiment
+    from orthogp.paper.records import read_records
+
+    find_experiment(experiment)
+    records = read_records(out, experiment)
+    if not records:
+        raise ConfigurationError(f"{out} has no records of {experiment}; `orthogp paper run` first")
+    return records

@@ -1,0 +1,63 @@
+"""The paper's methods as models, and the closed-form optimum that they are drawn beside."""
+
+from dataclasses import asdict, replace
+from time import monotonic
+
+import torch
+
+from orthogp.bases import Orthogonal
+from orthogp.likelihoods import Bernoulli, Gaussian, Likelihood, RobustMax
+from orthogp.model import VariationalGP, build_basis, default_kernel
+from orthogp.optimum import decoupled_optimum, set_optimum
+from orthogp.paper.experiments import Experiment, ModelSettings
+from orthogp.paper.metrics import model_metrics
+from orthogp.paper.own import Outcome
+from orthogp.points import choose_beta, choose_gamma
+from orthogp.training import Rows, full_bound
+
+LABEL_ERRORS = 1e-3
+
+
+def build(
+    settings: ModelSettings, train: Rows, num_classes: int, seed: int, device: str
+) -> VariationalGP:
+    """A method's model at its prior; the same seed gives every method the same points."""
+    dtype = getattr(torch, settings.dtype)
+    x, rng = train.x.to(dtype), torch.Generator().manual_seed(seed)
+    beta = choose_beta(x, settings.n_inducing, rng)
+    gamma = choose_gamma(x, settings.n_residual, beta, rng)
+    kernel = default_kernel(x.shape[1], settings.ard, settings.variance)
+    likelihood = _likelihood(num_classes, settings.noise_variance)
+    basis = build_basis(
+        settings.basis, kernel, beta, gamma, likelihood.num_latents, settings.optimizer,
+        settings.hold_fixed,
+    )  # fmt: skip
+    return VariationalGP(kernel, likelihood, basis).to(device, dtype)
+
+
+def _likelihood(num_classes: int, noise_variance: float) -> Likelihood:
+    if num_classes > 2:
+        return RobustMax(num_classes, LABEL_ERRORS)
+    if num_classes == 2:
+        return Bernoulli(1)
+    likelihood = Gaussian(1)
+    likelihood.likelihood.noise = noise_variance
+    return likelihood
+
+
+def run_optimum(experiment: Experiment, train: Rows, test: Rows, seed: int, device: str) -> Outcome:
+    """The best that any decoupled basis can do with these points and hyperparameters."""
+    settings = replace(experiment.model_settings("regression", "OrthNat"), dtype="float64")
+    start = monotonic()
+    model = build(settings, train, 0, seed, device)
+    basis = model.basis
+    assert isinstance(basis, Orthogonal)
+    rows = train.to(basis.beta.device, torch.float64)
+    factor = basis.factor(model.covariance, model.jitter, robust=True)
+    optimum = decoupled_optimum(
+        model.covariance, factor, basis.beta, basis.gamma, rows.x, rows.y, settings.noise_variance
+    )
+    set_optimum(basis, factor, optimum)
+    seconds = monotonic() - start
+    metrics = model_metrics(model, test) | {"bound": full_bound(model, train) / len(train)}
+    return Outcome(asdict(settings), metrics, seconds=seconds)
