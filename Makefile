@@ -4,6 +4,7 @@ WORKERS ?= 2
 BIN := .venv/bin
 # Newer than pyproject.toml and constraints.txt when the environment holds what they ask for.
 INSTALLED := .venv/.installed
+BROWSER := .venv/.browser
 
 .DEFAULT_GOAL := help
 .PHONY: help test demo lint format mutants clean
@@ -18,8 +19,16 @@ $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet -e '.[dev]' -c constraints.txt
 	@touch $@
 
+# The pages are tried in a browser. Without one, and without the right to install it, those tests
+# are skipped.
+$(BROWSER): | $(BIN)/python
+	@command -v chromium >/dev/null \
+	    || { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 \
+	    || echo "chromium is not here and could not be installed: the tests of the HTML pages are skipped"
+	@touch $@
+
 # One thread a worker: torch would otherwise start as many as there are cores in each.
-test: $(INSTALLED) ## run the whole test suite
+test: $(INSTALLED) $(BROWSER) ## run the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 demo: $(INSTALLED) ## run the demonstration on built-in data

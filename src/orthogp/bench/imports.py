@@ -8,8 +8,8 @@ from typing import Any
 
 from orthogp.bench.checks import require_positive
 from orthogp.bench.contest import Say, quiet
-from orthogp.machine import describe
 from orthogp.errors import ConfigurationError
+from orthogp.machine import describe
 
 BASE = "torch_gpytorch"
 STATEMENTS = {

@@ -7,8 +7,8 @@ from orthogp.bench.checks import flat, require_positive, require_setup
 from orthogp.bench.contest import Say, compete, quiet
 from orthogp.bench.contestants import Entry
 from orthogp.bench.contestants.contract import Setup
-from orthogp.machine import describe
 from orthogp.errors import ConfigurationError
+from orthogp.machine import describe
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,11 @@ def run_command(
         console.print(f"[{done}/{len(items)}] {job}: {outcome(record)}", markup=False,
                       highlight=False, soft_wrap=True)  # fmt: skip
 
-    run_jobs(items, Place(folder, out, device, steps), jobs, tell)
+    try:
+        run_jobs(items, Place(folder, out, device, steps), jobs, tell)
+    except KeyboardInterrupt:
+        console.print("stopped; the same command goes on from here")
+        raise typer.Exit(130) from None
     console.print(f"{len(items)} jobs, {failed} failed; records in {out}", highlight=False)
     if failed:
         raise typer.Exit(1)
@@ -88,12 +92,14 @@ def outcome(record) -> str:
 @app.command("table")
 def table_command(experiment: Name, out: From) -> None:
     """Tables beside the paper's own, on the terminal; as CSV and LaTeX under OUT/tables."""
-    from orthogp.paper.tables import print_table, tables, write_tables
+    from orthogp.paper.tables import claims, print_claims, print_table, tables, write_tables
 
     records = require_records(out, experiment)
     console = Console()
     for table in tables(records, experiment):
         print_table(table, console)
+    # Those of other experiments have nothing to rest on here.
+    print_claims([c for c in claims(records) if c.status != "cannot say"], console)
     folder = beside(out) / "tables"
     written = write_tables(records, experiment, folder)
     console.print(f"{len(written)} files in {folder}", highlight=False)
@@ -105,7 +111,13 @@ def figure_command(experiment: Name, out: From) -> None:
     from orthogp.paper.figures import figures
 
     folder = beside(out) / "figures"
-    for path in figures(require_records(out, experiment), experiment, folder):
+    drawn = figures(require_records(out, experiment), experiment, folder)
+    if not drawn:
+        raise ConfigurationError(
+            f"the records of {experiment} in {out} hold nothing to draw; curves need the histories "
+            "that `paper collect` leaves out"
+        )
+    for path in drawn:
         print(path)
 
 
@@ -119,6 +131,24 @@ def report_command(
     from orthogp.paper.report import write_report
 
     print(write_report(read_records(out), page or beside(out) / "report.html"))
+
+
+@app.command("fetch")
+def fetch_command(
+    names: Annotated[str | None, typer.Argument(help="Comma-separated; all by default.")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Download the paper's data sets into the data directory; what is there is kept."""
+    from orthogp.paper.fetch import fetch
+    from orthogp.paper.sources import SOURCES
+
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    wanted = listed(names) or list(dict.fromkeys(source.name for source in SOURCES))
+    outcomes = fetch(wanted, require_data_dir(data_dir), console.print)
+    failed = [outcome.name for outcome in outcomes if outcome.status == "failed"]
+    if failed:
+        console.print(f"not fetched: {', '.join(failed)}")
+        raise typer.Exit(1)
 
 
 @app.command("collect")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from orthogp.training import Event, Report
 
-Row = dict[str, float]
+Row = dict[str, int | float]
 
 
 def history_row(report: Report, num_rows: int) -> Row:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ HALF_WIDTH = 1.6448536269514722
 # What a class that no training row has is given, so that its log is finite.
 SMALLEST_PROBABILITY = 1e-15
 
-Array = NDArray[np.float64]
+Array = NDArray[Any]
 
 
 @torch.no_grad()
@@ -68,9 +69,7 @@ def regression_metrics(
     }
 
 
-def classification_metrics(
-    y: NDArray[np.int64], classes: NDArray[np.int64], probabilities: Array
-) -> dict[str, float]:
+def classification_metrics(y: Array, classes: Array, probabilities: Array) -> dict[str, float]:
     """From probabilities of the classes that training saw; any other class gets next to none."""
     full = np.full((len(y), int(max(y.max(), classes.max())) + 1), SMALLEST_PROBABILITY)
     full[:, classes] = np.maximum(probabilities, SMALLEST_PROBABILITY)

@@ -41,7 +41,7 @@ def _likelihood(num_classes: int, noise_variance: float) -> Likelihood:
     if num_classes == 2:
         return Bernoulli(1)
     likelihood = Gaussian(1)
-    likelihood.likelihood.noise = noise_variance
+    likelihood.likelihood.noise = noise_variance  # pyright: ignore
     return likelihood
 
 

@@ -37,7 +37,8 @@ def run_default(split: Split, regression: bool, seed: int, device: str, folder: 
         gp = OrthogonalGPRegressor(device=device, random_state=seed, checkpoint_dir=folder)
         gp.fit(split.x_train, split.y_train)
         low, high = gp.predict_interval(x, 0.9)
-        metrics = regression_metrics(y, gp.predict(x), gp.log_density(x, y), low, high)
+        mean = np.asarray(gp.predict(x))
+        metrics = regression_metrics(y, mean, gp.log_density(x, y), low, high)
     else:
         gp = OrthogonalGPClassifier(device=device, random_state=seed, checkpoint_dir=folder)
         gp.fit(split.x_train, split.y_train)
@@ -67,7 +68,7 @@ def run_boosting(split: Split, regression: bool, seed: int) -> Outcome:
         trees = HistGradientBoostingClassifier(random_state=seed)
         trees.fit(split.x_train, split.y_train)
         probabilities = trees.predict_proba(split.x_test)
-        metrics = classification_metrics(split.y_test, trees.classes_, probabilities)
+        metrics = classification_metrics(split.y_test, np.asarray(trees.classes_), probabilities)
         return Outcome({"estimator": type(trees).__name__, "random_state": seed}, metrics)
     trees = HistGradientBoostingRegressor(random_state=seed)
     held = max(1, len(split.x_train) // 10)

@@ -49,7 +49,7 @@ class Record:
     steps: int = 0
     recoveries: int = 0
     seconds: float = 0.0
-    history: list[dict[str, float]] = field(default_factory=list)
+    history: list[dict[str, int | float]] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     commit: str = ""

@@ -4,6 +4,7 @@ import contextlib
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -97,7 +98,7 @@ class Crew:
         if getattr(self.local, "process", None) is None:
             self.local.process = self._hire()
         try:
-            return self.local.process.submit(perform, job, task, self.place).result()
+            return self.local.process.submit(_work, job, task, self.place).result()
         except BrokenProcessPool:
             self.local.process = None
             reason = "its process was killed, by the system or for want of memory"
@@ -106,17 +107,37 @@ class Crew:
             return record
 
     def _hire(self) -> ProcessPoolExecutor:
-        process = ProcessPoolExecutor(
-            1, multiprocessing.get_context("spawn"), _limit_threads, (self.threads,)
-        )
+        spawn = multiprocessing.get_context("spawn")
+        process = ProcessPoolExecutor(1, spawn, _start_worker, (self.threads,))
         self.stack.callback(process.shutdown, wait=False, cancel_futures=True)
         return process
 
 
-def _limit_threads(threads: int) -> None:
+# Whether this process, a worker, is at a job.
+_at_work = False
+
+
+def _start_worker(threads: int) -> None:
     import torch
 
     torch.set_num_threads(threads)
+    signal.signal(signal.SIGINT, _interrupted)
+
+
+def _interrupted(number: int, frame: object) -> None:
+    """A job that is interrupted leaves a checkpoint; a worker without one has nothing to say."""
+    if _at_work:
+        raise KeyboardInterrupt
+    os._exit(130)
+
+
+def _work(job: Job, task: str, place: Place) -> Record | None:
+    global _at_work
+    _at_work = True
+    try:
+        return perform(job, task, place)
+    finally:
+        _at_work = False
 
 
 @contextlib.contextmanager
