@@ -75,6 +75,8 @@ def test_settings_are_those_of_the_papers_appendix() -> None:
     assert regression.model_settings("regression", "Orth").variance == 1.0
     binary = AS_PUBLISHED["classification"].model_settings("classification", "Orth")
     assert binary.variance == 5.0
+    assert not binary.ard
+    assert regression.model_settings("regression", "OrthNatARD").ard
     wall = AS_PUBLISHED["wall-clock"]
     assert (wall.n_inducing, wall.n_residual, wall.n_coupled) == (1500, 3500, 2000)
     still = AS_PUBLISHED["illustration"].training_config(7000, 0, None)
@@ -127,7 +129,7 @@ def test_grid_takes_what_is_there(data: Path) -> None:
     jobs = [job for job, _ in grid("regression", data, splits=2)]
     assert {job.dataset for job in jobs} == {"waves", "kin40k"}
     assert {job.split for job in jobs} == {0, 1}
-    assert len(jobs) == 2 * 2 * 11
+    assert len(jobs) == 2 * 2 * 12
     named = grid("regression", data, ["waves"], ["ORTHNAT", "coupled300"])
     assert [(j.dataset, j.method, task) for j, task in named] == [
         ("waves", "OrthNat", "regression"),

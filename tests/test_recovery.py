@@ -28,6 +28,17 @@ def spoil_bound(monkeypatch, *calls):
     monkeypatch.setattr(VariationalGP, "bound", spoiled)
 
 
+def spoil_kl(monkeypatch, *calls):
+    """Makes the KL what cancellation in float32 can make of it, at these calls of the bound."""
+    bound, count = VariationalGP.bound, iter(range(1, 10**6))
+
+    def spoiled(self, *args, **kwargs):
+        found = bound(self, *args, **kwargs)
+        return replace(found, kl=found.kl - 1e6) if next(count) in calls else found
+
+    monkeypatch.setattr(VariationalGP, "bound", spoiled)
+
+
 def spoil_precision(monkeypatch, *calls, value=-10.0):
     """Takes the precision of q(f_β) out of the cone after these natural steps."""
     step, count = NaturalGaussian.step, iter(range(1, 10**6))
@@ -45,6 +56,7 @@ def spoil_precision(monkeypatch, *calls, value=-10.0):
     [
         (torch.float32, lambda p: spoil_bound(p, 8), "the bound is not finite"),
         (torch.float64, lambda p: spoil_bound(p, 10), "the bound is not finite"),
+        (torch.float32, lambda p: spoil_kl(p, 8), "divergence from the prior came out negative"),
         (torch.float64, lambda p: spoil_precision(p, 8), "left the positive-definite cone"),
         # After the last step of a chunk: nothing of the chunk itself was affected.
         (torch.float32, lambda p: spoil_precision(p, 10), "left the positive-definite cone"),

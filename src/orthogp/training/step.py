@@ -25,12 +25,15 @@ from orthogp.training.config import TrainingConfig
 WARMUP_STEPS = 3
 # A bound this many times its first size, or nats a row, below its first value will not come back.
 DIVERGED = 10.0
-# What a step may find wrong, in the order of `Bound.failures`, and then its gradients.
+# A KL this many nats a row below zero is no estimate's noise: rounding has taken over.
+NEGATIVE_KL = 1.0
+# What a step may find wrong, in the order of `Bound.failures`, and then what the step itself sees.
 CAUSES = (
     "the covariance of the inducing points could not be factorised",
     "the precision of q(f_β) left the positive-definite cone",
     "the bound is not finite",
     "a gradient is not finite",
+    "the divergence from the prior came out negative",
 )
 
 
@@ -148,7 +151,8 @@ class Step:
         self.total += value
         self.latest.copy_(value)
         self.first.copy_(torch.where(self.first.isnan(), value, self.first))
-        found = torch.cat([bound.failures, ~norms.isfinite().reshape(1)])
+        lost = bound.kl.detach() < -NEGATIVE_KL * self.num_rows
+        found = torch.cat([bound.failures, torch.stack([~norms.isfinite(), lost])])
         # The first to fail names the cause; what fails after it is its consequence.
         self.failed |= found & ~self.failed.any()
 
