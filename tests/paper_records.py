@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from orthogp.paper import original
+from orthogp.paper import published
 from orthogp.paper.records import Job, Record
-from orthogp.paper.tables_grid import PAPER_METHODS
-from orthogp.paper.tables_model import METRICS
+from orthogp.paper.tables.grid import PAPER_METHODS
+from orthogp.paper.tables.model import METRICS
 
 HERE = ("pol", "kin40k", "protein", "elevators", "keggdirected", "bike", "houseelectric")
 
@@ -25,7 +25,7 @@ def record(dataset, method, task="regression", split=0, **metrics):
 
 def papers(task="regression", datasets=HERE, methods=None):
     """Records that hold exactly the paper's figures."""
-    found = {m.key: original.figures(task, m.key) for m in METRICS[task]}
+    found = {m.key: published.figures(task, m.key) for m in METRICS[task]}
     return [
         record(d, m, task, 0, **{key: found[key][d][m] for key in found})
         for d in datasets

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from orthogp.paper import original
+from orthogp.paper import published
 from orthogp.paper.tables import Cell, claims, print_claims
-from orthogp.paper.tables_claims import accuracy_error
+from orthogp.paper.tables.claims import accuracy_error
 from paper_records import changed, papers, record
 
 CLASSES = ("adult", "nursery")
@@ -66,7 +66,7 @@ def test_orthnat_is_held_to_the_papers_figures(metric, value, status):
     ],
 )
 def test_orthnat_may_be_behind_only_where_the_paper_has_a_tie(dataset, behind, status):
-    coupled = original.figures("regression", "log_likelihood")[dataset]["CoupledNat300"]
+    coupled = published.figures("regression", "log_likelihood")[dataset]["CoupledNat300"]
     records = changed(papers(), dataset, "OrthNat", log_likelihood=coupled - behind)
     text = f"OrthNat is ahead of CoupledNat300 in log-likelihood on {dataset}"
     assert statuses(records, text) == [status]
@@ -95,7 +95,7 @@ def test_decoupled_is_known_to_be_last_only_against_all():
     ],
 )
 def test_accuracy_is_held_to_a_point_or_two_standard_errors(dataset, shift, status):
-    paper = original.figures("classification", "accuracy")[dataset]["OrthNat"]
+    paper = published.figures("classification", "accuracy")[dataset]["OrthNat"]
     records = papers("classification", CLASSES)
     records = changed(records, dataset, "OrthNat", accuracy=paper + shift)
     text = f"OrthNat is within 1 point or 2 standard errors of the paper's accuracy on {dataset}"

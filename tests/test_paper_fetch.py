@@ -12,13 +12,12 @@ import pytest
 
 from archives import compressed, zipped
 from orthogp.errors import ConfigurationError, DataError, FileError
-from orthogp.paper import fetch as fetching
-from orthogp.paper import readers
+from orthogp.paper import fetching
 from orthogp.paper.datasets import checked, load
-from orthogp.paper.fetch import differences_from_paper, download, fetch
-from orthogp.paper.originals import target_last
-from orthogp.paper.readers import gunzip, labels, numbers, uncompress, zip_member
-from orthogp.paper.sources import Source
+from orthogp.paper.fetching import differences_from_paper, download, fetch, readers
+from orthogp.paper.fetching.originals import target_last
+from orthogp.paper.fetching.readers import gunzip, labels, numbers, uncompress, zip_member
+from orthogp.paper.fetching.sources import Source
 
 ROWS = 20
 TABLE = "".join(f"{i},{i * i},{i % 2}\n" for i in range(ROWS)).encode()

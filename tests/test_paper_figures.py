@@ -12,10 +12,10 @@ from matplotlib.colors import same_color
 from orthogp.errors import ConfigurationError
 from orthogp.paper.colours import COLOURS, DASHED, colour_of
 from orthogp.paper.figures import _draw_panels, _panels, figures, sensible_limits
-from orthogp.paper.figures_dots import clipped_range, draw_dots
-from orthogp.paper.original import REGRESSION_COLUMNS
+from orthogp.paper.figures.dots import clipped_range, draw_dots
+from orthogp.paper.published import REGRESSION_COLUMNS
 from orthogp.paper.records import Job, Record
-from orthogp.paper.tables_grid import collect
+from orthogp.paper.tables.grid import collect
 from paper_records import changed, papers, record
 
 SIX = ("Coupled", "CoupledNat", "Orth", "OrthNat", "Hybrid", "Decoupled")

@@ -7,7 +7,7 @@ from html import unescape
 import pytest
 
 from browser import PHONE, launched, visit
-from orthogp.paper import original
+from orthogp.paper import published
 from orthogp.paper.experiments import CLASSIFICATION_COLUMNS
 from orthogp.paper.records import Job, Record
 from orthogp.paper.report import write_report
@@ -23,7 +23,7 @@ SECOND = {"regression": "rmse", "classification": "accuracy"}
 
 def record(task, dataset, method, off=0.0, split=0, **changes) -> Record:
     """The paper's own figures, the log-likelihood off by some."""
-    figures = {m: original.figures(task, m)[dataset] for m in ("log_likelihood", SECOND[task])}
+    figures = {m: published.figures(task, m)[dataset] for m in ("log_likelihood", SECOND[task])}
     metrics = {m: row.get(method, 0.5) for m, row in figures.items()}
     metrics["log_likelihood"] += off
     whole = Record(
@@ -50,8 +50,8 @@ def history(*metrics):
 
 def every_method(task, dataset):
     columns = {
-        "regression": original.REGRESSION_COLUMNS,
-        "classification": original.CLASSIFICATION_COLUMNS,
+        "regression": published.REGRESSION_COLUMNS,
+        "classification": published.CLASSIFICATION_COLUMNS,
     }[task]
     return [record(task, dataset, method) for method in (*columns, "Default")]
 
@@ -157,7 +157,7 @@ def test_where_nothing_can_be_checked_it_does_not_claim_success(tmp_path):
 def test_a_cell_tells_ours_the_papers_and_the_difference(tmp_path):
     two = [record("regression", "pol", "OrthNat", off, i) for i, off in enumerate((0.01, 0.03))]
     page = report(two, tmp_path)
-    paper = original.figures("regression", "log_likelihood")["pol"]["OrthNat"]
+    paper = published.figures("regression", "log_likelihood")["pol"]["OrthNat"]
     hint = (
         f"OrthNat, pol\nours {paper + 0.02:.4f} ± 0.0100, mean of 2 splits\n"
         f"paper {paper:.4f}\ndifference +0.0200"

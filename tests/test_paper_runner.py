@@ -23,7 +23,7 @@ from orthogp.paper.experiments import EXPERIMENTS, chosen_methods
 from orthogp.paper.job import Place, finished, perform
 from orthogp.paper.metrics import classification_metrics, model_metrics
 from orthogp.paper.models import build
-from orthogp.paper.original import figures, sizes
+from orthogp.paper.published import figures, sizes
 from orthogp.paper.records import Job, read_record, read_records, write_summary
 from orthogp.paper.runner import grid, run_jobs
 from orthogp.training import Event, Report, Rows

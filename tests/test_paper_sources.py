@@ -7,9 +7,9 @@ import pytest
 
 from archives import compressed, zipped
 from orthogp.errors import DataError
-from orthogp.paper import original
-from orthogp.paper.readers import coded, fields, uncompress, zip_member
-from orthogp.paper.sources import OF_121_URL, SOURCES, UCI_URL, Source
+from orthogp.paper import published
+from orthogp.paper.fetching.readers import coded, fields, uncompress, zip_member
+from orthogp.paper.fetching.sources import OF_121_URL, SOURCES, UCI_URL, Source
 
 TASKS = ("regression", "classification")
 
@@ -232,7 +232,7 @@ ARFF = lines(
 
 def inputs_of(source: Source) -> int:
     """As many as the paper's set has; it counts one more where it classifies."""
-    return original.sizes(source.task)[source.name].inputs - (source.task == "classification")
+    return published.sizes(source.task)[source.name].inputs - (source.task == "classification")
 
 
 def sample(source: Source) -> tuple[bytes, list, list]:
@@ -271,7 +271,7 @@ def test_a_source_reads_its_format_with_the_papers_inputs(source):
 def test_every_set_of_the_paper_has_a_source_and_the_collections_come_first():
     for task in TASKS:
         named = [source for source in SOURCES if source.task == task]
-        assert list(dict.fromkeys(s.name for s in named)) == list(original.sizes(task))
+        assert list(dict.fromkeys(s.name for s in named)) == list(published.sizes(task))
     first = {}
     for source in SOURCES:
         first.setdefault(source.name, source)

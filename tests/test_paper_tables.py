@@ -9,10 +9,8 @@ import pytest
 from rich.console import Console
 
 from orthogp.errors import ConfigurationError
-from orthogp.paper import original
-from orthogp.paper.latex import escape
+from orthogp.paper import published
 from orthogp.paper.records import Job, Record, read_records, write_record
-from orthogp.paper.summary import statistics
 from orthogp.paper.tables import (
     Cell,
     Row,
@@ -22,7 +20,9 @@ from orthogp.paper.tables import (
     to_latex,
     write_tables,
 )
-from orthogp.paper.tables_model import ACCURACY, COVERAGE, LOG_LIKELIHOOD, RMSE
+from orthogp.paper.tables.latex import escape
+from orthogp.paper.tables.model import ACCURACY, COVERAGE, LOG_LIKELIHOOD, RMSE
+from orthogp.paper.tables.summary import statistics
 from paper_records import changed, papers, record
 
 
@@ -42,12 +42,12 @@ PRINTED_MEDIANS = (0.221, 0.219, 0.215, 0.213, 0.211, 0.210, 0.225, 0.299)
 
 
 def test_statistics_of_the_papers_figures_are_those_it_prints():
-    columns = original.REGRESSION_COLUMNS
-    rmse = original.figures("regression", "rmse").values()
+    columns = published.REGRESSION_COLUMNS
+    rmse = published.figures("regression", "rmse").values()
     found = statistics({m: [row[m] for row in rmse] for m in columns}, RMSE)
     assert [s.mean for s in found.values()] == pytest.approx(PRINTED_MEANS, abs=6e-4)
     assert [s.median for s in found.values()] == pytest.approx(PRINTED_MEDIANS, abs=6e-4)
-    loglik = original.figures("regression", "log_likelihood").values()
+    loglik = published.figures("regression", "log_likelihood").values()
     found = statistics({m: [row[m] for row in loglik] for m in columns}, LOG_LIKELIHOOD)
     coupled, hybrid, last = found["Coupled300"], found["Hybrid"], found["Decoupled"]
     assert (coupled.rank, coupled.rank_error) == pytest.approx((6.083, 0.19), abs=6e-3)
@@ -99,7 +99,7 @@ def test_steps_bind_the_papers_methods_only():
 def test_missing_figures_are_grouped_by_reason():
     records = papers(datasets=["pol", "kin40k"], methods=["OrthNat"])
     notes = table(records, "appendix", RMSE).notes
-    others = ", ".join(m for m in original.REGRESSION_COLUMNS if m != "OrthNat")
+    others = ", ".join(m for m in published.REGRESSION_COLUMNS if m != "OrthNat")
     assert f"pol ({others}), kin40k ({others}): not run" in notes
     (absent,) = (note for note in notes if "no data set here" in note)
     assert absent.startswith("3droad, houseelectric, slice, elevators,")
@@ -132,10 +132,10 @@ def test_rows_and_columns_are_the_papers_then_our_own():
         record("adult", "Boosting", "classification", accuracy=87.0),
     ]
     found = table(records, "appendix", RMSE)
-    assert found.columns == (*original.REGRESSION_COLUMNS, "Default", "NGBoost", "Another")
-    assert [r.name for r in found.rows] == [*original.sizes("regression"), "terrain"]
+    assert found.columns == (*published.REGRESSION_COLUMNS, "Default", "NGBoost", "Another")
+    assert [r.name for r in found.rows] == [*published.sizes("regression"), "terrain"]
     found = table(records, "appendix", ACCURACY, "classification")
-    assert found.columns == (*original.CLASSIFICATION_COLUMNS, "Boosting", "Selu")
+    assert found.columns == (*published.CLASSIFICATION_COLUMNS, "Boosting", "Selu")
     quoted = cell(found, "adult", "Selu")
     assert (quoted.value, quoted.original, quoted.missing) == (None, 84.76, "")
     assert "Selu" not in table(records, "appendix", LOG_LIKELIHOOD, "classification").columns
@@ -152,7 +152,7 @@ def test_the_summary_compares_like_with_like():
         for ours in row.cells:
             assert ours.value == ours.original
             assert ours.error == ours.original_error
-    rmse = original.figures("regression", "rmse")
+    rmse = published.figures("regression", "rmse")
     mean = sum(rmse[d]["OrthNat"] for d in sets) / 5
     assert cell(found, "mean", "OrthNat").original == pytest.approx(mean)
 
@@ -238,7 +238,7 @@ def test_the_terminal_shows_every_figure_at_any_width(width):
     print_table(found, console)
     shown = console.export_text()
     assert "…" not in shown
-    for row in original.figures("regression", "log_likelihood").values():
+    for row in published.figures("regression", "log_likelihood").values():
         assert all(f"{value:.4f}" in shown for value in row.values())
     assert "0.1600" in shown
     assert "+0.0014" in shown

@@ -139,8 +139,8 @@ def fetch_command(
     data_dir: DataDir = None,
 ) -> None:
     """Download the paper's data sets into the data directory; what is there is kept."""
-    from orthogp.paper.fetch import fetch
-    from orthogp.paper.sources import SOURCES
+    from orthogp.paper.fetching import fetch
+    from orthogp.paper.fetching.sources import SOURCES
 
     console = Console(soft_wrap=True, highlight=False, markup=False)
     wanted = listed(names) or list(dict.fromkeys(source.name for source in SOURCES))

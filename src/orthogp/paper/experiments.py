@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orthogp.errors import ConfigurationError
-from orthogp.paper.original import CLASSIFICATION_COLUMNS, REGRESSION_COLUMNS
+from orthogp.paper.published import CLASSIFICATION_COLUMNS, REGRESSION_COLUMNS
 from orthogp.training import TrainingConfig
 
 TASKS = ("regression", "classification")

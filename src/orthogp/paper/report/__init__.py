@@ -9,8 +9,8 @@ from orthogp.pages import Cell, Page, Table
 from orthogp.pages.tables import Content, Tone
 from orthogp.paper.experiments import EXPERIMENTS
 from orthogp.paper.records import Record
-from orthogp.paper.report_curves import Against, bound_charts, metric_charts
-from orthogp.paper.report_jobs import (
+from orthogp.paper.report.curves import Against, bound_charts, metric_charts
+from orthogp.paper.report.jobs import (
     JobGroup,
     add_jobs,
     failures,
@@ -18,11 +18,11 @@ from orthogp.paper.report_jobs import (
     missing,
     short_machine,
 )
-from orthogp.paper.report_order import ORDERED_METHODS, by_experiment, ordered
-from orthogp.paper.report_tables import appendix_table, claims_table, summary_table
+from orthogp.paper.report.order import ORDERED_METHODS, by_experiment, ordered
+from orthogp.paper.report.tables import appendix_table, claims_table, summary_table
 from orthogp.paper.tables import Claim, claims, tables
 from orthogp.paper.tables import Table as Figures
-from orthogp.paper.tables_model import METRICS
+from orthogp.paper.tables.model import METRICS
 
 TITLE = "The paper’s experiments"
 LEAD = "Orthogonally decoupled variational Gaussian processes: our figures beside the paper’s."

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from orthogp.paper import original
-from orthogp.paper.tables_appendix import remarks
-from orthogp.paper.tables_grid import Grid
-from orthogp.paper.tables_model import Cell, Kind, Metric, Row, Table, table_name
+from orthogp.paper import published
+from orthogp.paper.tables.appendix import remarks
+from orthogp.paper.tables.grid import Grid
+from orthogp.paper.tables.model import Cell, Kind, Metric, Row, Table, table_name
 
 # Data sets whose targets may not be the paper's: in no mean beside the paper's.
 NOT_COMPARABLE = ("houseelectric",)
@@ -33,7 +33,7 @@ def summary(grid: Grid, metric: Metric) -> Table:
     Beside ours, the same statistics of the paper's own figures on the same data sets.
     """
     methods, datasets = grid.paper_methods, complete_sets(grid, metric)
-    figures = original.figures(grid.task, metric.key)
+    figures = published.figures(grid.task, metric.key)
     ours = statistics(_ours(grid, metric, methods, datasets), metric)
     papers = statistics({m: [figures[d][m] for d in datasets] for m in methods}, metric)
     cells = {m: _cells(ours.get(m), papers.get(m), NO_SETS) for m in methods}
@@ -61,7 +61,7 @@ def complete_sets(grid: Grid, metric: Metric) -> list[str]:
     """The paper's data sets on which each of its methods has a figure that counts."""
     return [
         dataset
-        for dataset in original.sizes(grid.task)
+        for dataset in published.sizes(grid.task)
         if dataset not in NOT_COMPARABLE
         and all(grid.cell(dataset, m, metric.key).value is not None for m in grid.paper_methods)
     ]

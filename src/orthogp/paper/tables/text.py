@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from orthogp.paper.tables_claims import Claim
-from orthogp.paper.tables_model import Cell, Row, Table
+from orthogp.paper.tables.claims import Claim
+from orthogp.paper.tables.model import Cell, Row, Table
 
 if TYPE_CHECKING:
     import rich.console

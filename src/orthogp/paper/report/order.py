@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 
-from orthogp.paper import original
+from orthogp.paper import published
 from orthogp.paper.experiments import EXPERIMENTS, OPTIMUM, OWN_METHODS, TASKS
 from orthogp.paper.records import Record
 
 ORDERED_METHODS = (
-    *original.REGRESSION_COLUMNS,
+    *published.REGRESSION_COLUMNS,
     *(method for task in TASKS for method in OWN_METHODS[task]),
     OPTIMUM,
 )
-ORDERED_DATASETS = tuple(name for task in TASKS for name in original.sizes(task))
+ORDERED_DATASETS = tuple(name for task in TASKS for name in published.sizes(task))
 
 
 def ordered(names: Iterable[str], known: Sequence[str]) -> list[str]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from orthogp.paper import original
+from orthogp.paper import published
 from orthogp.paper.records import Record
-from orthogp.paper.tables_grid import FULL_STEPS, Grid, collect
-from orthogp.paper.tables_model import ACCURACY, LOG_LIKELIHOOD, RMSE, Cell, Metric
+from orthogp.paper.tables.grid import FULL_STEPS, Grid, collect
+from orthogp.paper.tables.model import ACCURACY, LOG_LIKELIHOOD, RMSE, Cell, Metric
 
 # Data sets that are the paper's row for row.
 REPRODUCED = ("pol", "kin40k", "protein", "elevators", "keggdirected")
@@ -169,7 +169,7 @@ def _on_every_set(
 ) -> list[Claim]:
     """One claim for each data set that the method has a record of, one for the paper's others."""
     run = [name for name in grid.found if (name, method) in grid.records]
-    rest = [name for name in original.sizes(grid.task) if name not in run]
+    rest = [name for name in published.sizes(grid.task) if name not in run]
     found = [check(grid, group, dataset) for dataset in run]
     if rest:
         statement = f"{group}: {', '.join(rest)}"

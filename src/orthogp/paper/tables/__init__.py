@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from orthogp.files import write_atomically
-from orthogp.paper.latex import to_latex
 from orthogp.paper.records import Record
-from orthogp.paper.summary import summary, summary_with_own
-from orthogp.paper.tables_appendix import appendix, coverage
-from orthogp.paper.tables_claims import Claim, claims
-from orthogp.paper.tables_grid import FULL_STEPS, collect
-from orthogp.paper.tables_model import METRICS, Cell, Row, Table
-from orthogp.paper.tables_text import print_claims, print_table, to_csv
+from orthogp.paper.tables.appendix import appendix, coverage
+from orthogp.paper.tables.claims import Claim, claims
+from orthogp.paper.tables.grid import FULL_STEPS, collect
+from orthogp.paper.tables.latex import to_latex
+from orthogp.paper.tables.model import METRICS, Cell, Row, Table
+from orthogp.paper.tables.summary import summary, summary_with_own
+from orthogp.paper.tables.text import print_claims, print_table, to_csv
 
 __all__ = [
     "FULL_STEPS", "Cell", "Claim", "Row", "Table", "claims", "print_claims", "print_table",

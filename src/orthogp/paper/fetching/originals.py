@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orthogp.errors import DataError
-from orthogp.paper.readers import (
+from orthogp.paper.fetching.readers import (
     Stream,
     arff,
     coded,

@@ -54,5 +54,5 @@ def figures(task: str, metric: str) -> dict[str, dict[str, float]]:
 
 @cache
 def _read(name: str) -> list[dict[str, str]]:
-    text = (files("orthogp.paper") / "data" / name).read_text()
+    text = (files("orthogp.paper.published") / name).read_text()
     return list(csv.DictReader(text.splitlines()))

@@ -5,10 +5,10 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from orthogp.paper.colours import DASHED, colour_of
-from orthogp.paper.summary import NOT_COMPARABLE
-from orthogp.paper.tables_appendix import remarks
-from orthogp.paper.tables_grid import Grid
-from orthogp.paper.tables_model import METRICS, Cell, Metric
+from orthogp.paper.tables.appendix import remarks
+from orthogp.paper.tables.grid import Grid
+from orthogp.paper.tables.model import METRICS, Cell, Metric
+from orthogp.paper.tables.summary import NOT_COMPARABLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from orthogp.errors import ConfigurationError
-from orthogp.paper import original
+from orthogp.paper import published
 from orthogp.paper.experiments import OWN_METHODS
 from orthogp.paper.records import Record
-from orthogp.paper.tables_model import METRICS, Cell
+from orthogp.paper.tables.model import METRICS, Cell
 
 FULL_STEPS = 20_000
 PAPER_METHODS = {
-    "regression": original.REGRESSION_COLUMNS,
-    "classification": original.CLASSIFICATION_COLUMNS,
+    "regression": published.REGRESSION_COLUMNS,
+    "classification": published.CLASSIFICATION_COLUMNS,
 }
 NO_DATA = "no data set here"
 NOT_RUN = "not run"
@@ -46,13 +46,13 @@ class Grid:
     def found(self) -> tuple[str, ...]:
         """Data sets that have a record, the paper's first and in its order."""
         names = dict.fromkeys(dataset for dataset, _ in self.records)
-        paper = [name for name in original.sizes(self.task) if name in names]
+        paper = [name for name in published.sizes(self.task) if name in names]
         return tuple(dict.fromkeys([*paper, *names]))
 
     @property
     def datasets(self) -> tuple[str, ...]:
         """The paper's data sets in its order, then others that have a record."""
-        return tuple(dict.fromkeys([*original.sizes(self.task), *self.found]))
+        return tuple(dict.fromkeys([*published.sizes(self.task), *self.found]))
 
     def cell(self, dataset: str, method: str, metric: str) -> Cell:
         """The mean over the splits that count, without the paper's figure."""
@@ -69,7 +69,7 @@ class Grid:
     def beside_original(self, dataset: str, method: str, metric: str) -> Cell:
         """The cell with the paper's figure, where the paper has one."""
         ours = self.cell(dataset, method, metric)
-        paper = original.figures(self.task, metric).get(dataset, {}).get(method)
+        paper = published.figures(self.task, metric).get(dataset, {}).get(method)
         return Cell(ours.value, ours.error, paper, missing=ours.missing, records=ours.records)
 
     def left_out(self, dataset: str, method: str, metric: str) -> list[str]:

@@ -3,8 +3,8 @@
 import re
 import unicodedata
 
-from orthogp.paper.tables_model import Row, Table
-from orthogp.paper.tables_text import MISSING, lines, two_lines
+from orthogp.paper.tables.model import Row, Table
+from orthogp.paper.tables.text import MISSING, lines, two_lines
 
 SPECIAL = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "&": r"\&", "%": r"\%", "$": r"\$",

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from orthogp.paper import original, originals
-from orthogp.paper.originals import Arrays, labelled_numbers, labelled_words, target_last
-from orthogp.paper.readers import gunzip, labels, numbers, zip_member
+from orthogp.paper import published
+from orthogp.paper.fetching import originals
+from orthogp.paper.fetching.originals import Arrays, labelled_numbers, labelled_words, target_last
+from orthogp.paper.fetching.readers import gunzip, labels, numbers, zip_member
 
 PREPARED_URL = "https://raw.githubusercontent.com/treforevans/uci_datasets/master/uci_datasets"
 OF_121_URL = "http://www.bioinf.jku.at/people/klambauer/data_py.zip"
@@ -74,8 +75,8 @@ def _words(member: str, label: int = -1) -> Callable[[bytes], Arrays]:
 
 _PARTS = {"song": ("data", "data1")}
 _IN_COLLECTIONS = (
-    *(_prepared(name, *_PARTS.get(name, ("data",))) for name in original.sizes("regression")),
-    *(_of_121(name) for name in original.sizes("classification")),
+    *(_prepared(name, *_PARTS.get(name, ("data",))) for name in published.sizes("regression")),
+    *(_of_121(name) for name in published.sizes("classification")),
 )
 
 # The others have the collection only: no address of the original kin40k is known; the inputs or the

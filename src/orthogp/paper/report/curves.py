@@ -6,7 +6,7 @@ from typing import Literal
 from orthogp.pages import Chart, Level, Series
 from orthogp.paper.colours import DASHED, colour_of
 from orthogp.paper.records import Record
-from orthogp.paper.report_order import by_dataset
+from orthogp.paper.report.order import by_dataset
 
 X_LABELS = {"step": "step", "seconds": "seconds of training"}
 # What an experiment with curves shows, as far as its histories have it: name and unit.

@@ -11,10 +11,10 @@ from orthogp.errors import ConfigurationError
 from orthogp.files import write_atomically
 from orthogp.paper.colours import COLOURS, DASHED, colour_of
 from orthogp.paper.experiments import OPTIMUM
-from orthogp.paper.figures_dots import draw_dots
+from orthogp.paper.figures.dots import draw_dots
 from orthogp.paper.records import Record
-from orthogp.paper.tables_grid import FULL_STEPS, collect
-from orthogp.paper.tables_model import METRICS
+from orthogp.paper.tables.grid import FULL_STEPS, collect
+from orthogp.paper.tables.model import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,9 +18,9 @@ import numpy as np
 
 from orthogp.errors import ConfigurationError, FileError
 from orthogp.files import write_atomically
-from orthogp.paper import original
+from orthogp.paper import published
 from orthogp.paper.datasets import Table, checked
-from orthogp.paper.sources import SOURCES, Source
+from orthogp.paper.fetching.sources import SOURCES, Source
 
 MAX_DOWNLOAD = 2**30
 CHUNK = 2**20
@@ -156,7 +156,7 @@ def _reason(source: Source, error: Exception) -> str:
 
 def differences_from_paper(table: Table) -> tuple[str, ...]:
     """What the paper counts otherwise, as sentences; nothing for a set it does not have."""
-    size = original.sizes(table.task).get(table.name)
+    size = published.sizes(table.task).get(table.name)
     if size is None:
         return ()
     # The paper counts a column that is no feature among the inputs of its classification sets.

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from orthogp.paper import original
-from orthogp.paper.tables_grid import Grid
-from orthogp.paper.tables_model import ACCURACY, COVERAGE, Cell, Metric, Row, Table, table_name
+from orthogp.paper import published
+from orthogp.paper.tables.grid import Grid
+from orthogp.paper.tables.model import ACCURACY, COVERAGE, Cell, Metric, Row, Table, table_name
 
 # What a reader must know of a data set before its figures.
 REMARKS = {
@@ -19,8 +19,8 @@ REMARKS = {
 def appendix(grid: Grid, metric: Metric) -> Table:
     """Data set × method: the paper's methods, then our own, then what the paper quotes."""
     methods = (*grid.paper_methods, *grid.own_methods)
-    quoted = original.OTHERS if metric == ACCURACY else ()
-    originals = original.figures(grid.task, metric.key)
+    quoted = published.OTHERS if metric == ACCURACY else ()
+    originals = published.figures(grid.task, metric.key)
     rows, notes = [], []
     for dataset in grid.datasets:
         cells = [grid.beside_original(dataset, method, metric.key) for method in methods]

@@ -7,7 +7,7 @@ from typing import Any
 from orthogp.pages import Cell, Page, Table
 from orthogp.pages.numbers import number
 from orthogp.paper.records import Record
-from orthogp.paper.report_order import by_dataset, by_experiment
+from orthogp.paper.report.order import by_dataset, by_experiment
 from orthogp.paper.tables import Table as Figures
 
 COLUMNS = ["method", "split", "status", "steps", "seconds", "recoveries", "commit", "machine"]
