@@ -19,3 +19,7 @@ class NumericalError(OrthogpError):
 
 class FileError(OrthogpError):
     """A file is damaged, of another kind, or cannot be written."""
+
+
+class TeamError(OrthogpError):
+    """Processes that train together have lost each other."""

@@ -85,11 +85,13 @@ class VariationalGP(nn.Module):
         num_rows: int | None = None,
         columns: Int[Tensor, " k"] | None = None,
         weight: Float[Tensor, " n"] | None = None,
+        batch_rows: int | None = None,
     ) -> Bound:
         """The bound on all `num_rows` rows [OD18, eq. 4], estimated from the batch (x, y), in nats.
 
         `columns` index the γ that estimate the KL, None for the exact KL; `weight` multiplies each
-        row's expected log-likelihood.
+        row's expected log-likelihood. Where x is only a share of a batch of `batch_rows`, the
+        expected log-likelihoods of all shares add up to that of the batch.
         """
         with self.covariance.held():
             # GPyTorch's own kernels read their parameters block by block.
@@ -107,7 +109,7 @@ class VariationalGP(nn.Module):
             kl = self.basis.kl(self.covariance, projection, q)
         rows = self.likelihood.expected_log_prob(y, mean + self.prior_mean(x), variance)
         rows = rows if weight is None else rows * weight
-        scale = 1.0 if num_rows is None else num_rows / x.shape[0]
+        scale = 1.0 if num_rows is None else num_rows / (batch_rows or x.shape[0])
         expected = scale * rows.double().sum()
         return Bound(expected - kl, expected, kl, q, factor, kept)
 

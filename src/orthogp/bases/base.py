@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from orthogp.bases.posterior import Kept, Whitened
+from orthogp.bases.shards import Shards
 from orthogp.branches import Branches
 from orthogp.covariance import Covariance
 from orthogp.errors import ConfigurationError
@@ -58,6 +59,9 @@ class Projection:
 
 class Basis(nn.Module, ABC):
     """β, γ and a_γ; a subclass adds its parametrisation of (ν, S̃). Starts at the prior."""
+
+    # Set while several processes hold γ between them.
+    shards: Shards | None = None
 
     def __init__(self, beta: Float[Tensor, "b d"], gamma: Float[Tensor, "g d"], num_latents: int):
         super().__init__()
@@ -132,6 +136,11 @@ class Basis(nn.Module, ABC):
             t.to(x.dtype).view_as(t) for t in (self.beta, self.gamma, self.a_gamma)
         )
         gamma_columns = gamma[:0] if columns is None else gamma[columns]
+        if self.shards is not None:
+            products = self.shards.products(covariance, x, beta, gamma_columns, gamma, a_gamma)
+            at_x, at_beta, at_columns = products
+            k, prior_variance = covariance.block(beta, x), covariance.diagonal(x)
+            return Blocks(k, prior_variance, at_x, at_beta, columns, gamma_columns, at_columns)
         queries = torch.cat([beta, gamma_columns])
         reads = beta, gamma, a_gamma, *covariance.held_tensors()
         # Apart from the points, whose gradients are asked for: rows need none.
@@ -179,6 +188,9 @@ class Basis(nn.Module, ABC):
         assert p.column_residuals is not None
         # Projected before sampled: the raw columns of K_γ have a variance that grows with |a|².
         scale = self.gamma.shape[0] / p.columns.shape[0]
+        if self.shards is not None:
+            # Of this process's γ alone: the mean over the processes is then the whole.
+            scale *= self.shards.team.size
         sampled = self.a_gamma[:, p.columns].double() * p.column_residuals.double()
         return scale * sampled.sum(-1)
 

@@ -40,7 +40,7 @@ class Checkpoints:
 
     def save(self, step: int, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
         meta = {**meta, "fingerprint": self.fingerprint}
-        path = self.directory / f"step-{step:09d}{self.suffix}"
+        path = self.directory / f"{_stem(step)}{self.suffix}"
         files.write(path, KIND, tensors, meta)
         own = [p for p in self._paths() if p.name.endswith(self.suffix)]
         # What is ahead of this step was damaged: the run went on from behind it.
@@ -51,9 +51,15 @@ class Checkpoints:
             with contextlib.suppress(OSError):
                 old.unlink()
 
-    def latest(self) -> Checkpoint | None:
-        """The newest that is whole and belongs to this run; others are named and passed over."""
-        for path in self._paths():
+    def latest(self, step: int | None = None) -> Checkpoint | None:
+        """The newest that is whole and belongs to this run; others are named and passed over.
+
+        Of those at `step`, where that is given.
+        """
+        paths = self._paths()
+        if step is not None:
+            paths = [path for path in paths if path.name.startswith(_stem(step))]
+        for path in paths:
             try:
                 tensors, meta = files.read(path, KIND)
             except FileError as error:
@@ -70,6 +76,10 @@ class Checkpoints:
 
     def _paths(self) -> list[Path]:
         return sorted(self.directory.glob(f"step-*{SUFFIX}"), reverse=True)
+
+
+def _stem(step: int) -> str:
+    return f"step-{step:09d}"
 
 
 def fingerprint(model: VariationalGP, rows: Rows, config: TrainingConfig) -> str:

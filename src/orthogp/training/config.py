@@ -19,7 +19,8 @@ class TrainingConfig:
     """The settings of one run. Steps are counted, never epochs; times are seconds.
 
     `residual_floor` is ε of D + ε, relative to the prior variance: without it a γ beside a point of
-    β moves the function elsewhere by many times the learning rate.
+    β moves the function elsewhere by many times the learning rate. `shard_residual` lets the
+    processes of a team hold γ in parts.
     """
 
     max_steps: int = 5000
@@ -38,6 +39,7 @@ class TrainingConfig:
     refresh_every: int = 200
     train_hyperparameters: bool = True
     train_points: bool = True
+    shard_residual: bool = False
     report_every: int = 50
     patience: int | None = None
     seed: int = 0

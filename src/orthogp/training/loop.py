@@ -13,6 +13,7 @@ from orthogp.training.config import TrainingConfig
 from orthogp.training.evaluate import held_out_log_density
 from orthogp.training.memory import kept_pages
 from orthogp.training.run import Run
+from orthogp.training.sharing import collect
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def fit(
 
 def _train(run: Run) -> Result:
     model, config = run.model, run.config
-    found = None if run.checkpoints is None else run.checkpoints.latest()
+    found = run.latest()
     if found is not None:
         run.resume(found)
     run.tell("start")
@@ -58,7 +59,8 @@ def _train(run: Run) -> Result:
         while (reason := run.reason_to_stop()) is None:
             steps = min(config.report_every, config.max_steps - run.progress.step)
             bound, fault = run.chunk(steps)
-            run.progress.seconds = time.monotonic() - began
+            # Clocks and last bits may differ between processes; their decisions must not.
+            run.progress.seconds = run.team.agree(time.monotonic() - began)
             if fault is not None:
                 message = run.recover(good, fault)
                 if run.progress.recoveries == 1:
@@ -66,6 +68,7 @@ def _train(run: Run) -> Result:
                 run.tell("recovery", message=message)
                 good = run.state()
                 continue
+            run.team.align(run.step.common_tensors())
             run.progress.step += steps
             report = _report(run, bound)
             run.progress.history.append(report)
@@ -84,6 +87,7 @@ def _train(run: Run) -> Result:
         run.step.restore(run.best_state)
     for parameter in model.parameters():
         parameter.grad = None
+    collect(model.basis)
     run.tell("end", message=reason)
     p = run.progress
     return Result(p.step, p.seconds, reason, tuple(p.history), p.recoveries)
@@ -92,7 +96,7 @@ def _train(run: Run) -> Result:
 def _report(run: Run, bound: float) -> Report:
     p, held_out = run.progress, None
     if run.validation is not None:
-        held_out = held_out_log_density(run.model, run.validation)
+        held_out = run.team.agree(held_out_log_density(run.model, run.validation))
         if run.config.patience is not None and held_out > p.best:
             p.best, p.best_step = held_out, p.step
             run.best_state = run.step.snapshot()

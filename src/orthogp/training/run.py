@@ -13,10 +13,12 @@ from torch import Tensor
 
 from orthogp.errors import ConfigurationError, FileError, NumericalError
 from orthogp.model import VariationalGP
+from orthogp.team import current_team
 from orthogp.training.batches import ColumnSampler, Rows, Sampler, make_feed
 from orthogp.training.callbacks import Callback, Event, Report
 from orthogp.training.checkpoint import Checkpoint, Checkpoints, fingerprint
 from orthogp.training.config import TrainingConfig
+from orthogp.training.sharing import deal, make_shards
 from orthogp.training.step import CAUSES, Step
 
 MAX_RECOVERIES = 8
@@ -57,29 +59,54 @@ class Run:
                 "pass validation or leave patience None"
             )
         self.model, self.rows, self.config = model, rows, config
-        self.validation, self.callbacks = validation, tuple(callbacks)
+        self.team = current_team()
+        self.validation = validation
+        self.callbacks = tuple(callbacks) if self.team.leads else ()
         self.checkpoint_seconds, self.last_saved = checkpoint_seconds, time.monotonic()
         self.checkpoints = None
         if checkpoint_dir is not None:
             self.checkpoints = Checkpoints(checkpoint_dir, fingerprint(model, rows, config))
         self.device = model.basis.beta.device
         self.sampler = Sampler(len(rows), config.batch_size, config.seed, self.device)
-        num_columns = config.columns(model.basis.gamma.shape[0])
-        self.num_columns = num_columns if model.basis.gamma.shape[0] else None
+        self.share = self.team.share(self.sampler.batch_size)
+        self._share_residual(checkpoint_dir)
         self.column_sampler = None
         if self.num_columns is not None:
-            self.column_sampler = ColumnSampler(
-                model.basis.gamma.shape[0], self.num_columns, config.seed + 1, self.device
-            )
+            seed = config.seed + 1 + (self.team.rank if model.basis.shards else 0)
+            count = model.basis.gamma.shape[0]
+            self.column_sampler = ColumnSampler(count, self.num_columns, seed, self.device)
         self.progress = Progress()
         self.best_state: dict[str, Tensor] | None = None
         self.build()
+        # Points by k-means may differ in a last bit between machines.
+        self.team.align(self.step.common_tensors())
+
+    def _share_residual(self, checkpoint_dir: str | Path | None) -> None:
+        """Deals γ out where that is asked for, and says how many columns a step draws here."""
+        basis, config, team = self.model.basis, self.config, self.team
+        num_columns = config.columns(basis.gamma.shape[0])
+        self.num_columns = num_columns if basis.gamma.shape[0] else None
+        validated = self.validation is not None
+        shards = make_shards(basis, config, team, self.sampler.batch_size, validated)
+        if shards is None:
+            return
+        deal(basis, shards)
+        own = team.share(shards.num_columns)
+        self.num_columns = own.stop - own.start
+        if checkpoint_dir is not None and self.checkpoints is not None:
+            # Each process has something of its own to keep.
+            folder = Path(checkpoint_dir) / f"process-{team.rank}-of-{team.size}"
+            self.checkpoints = Checkpoints(folder, self.checkpoints.fingerprint)
 
     def build(self) -> None:
         """The step for the model's present dtype and jitter."""
         dtype = self.model.basis.beta.dtype
-        self.feed = make_feed(self.rows, self.sampler.batch_size, self.device, dtype)
-        self.step = Step(self.model, self.config, len(self.rows), self.feed.batch, self.num_columns)
+        batch_rows, own = self.sampler.batch_size, self.share.stop - self.share.start
+        self.feed = make_feed(self.rows, own, self.device, dtype)
+        self.step = Step(
+            self.model, self.config, len(self.rows), self.feed.batch, self.num_columns,
+            self.team, batch_rows,
+        )  # fmt: skip
         self.captured = False
 
     def rates(self, steps: int) -> Tensor:
@@ -107,6 +134,7 @@ class Run:
             # On a CPU a factor is read as soon as it is made; what spoiled it came before.
             failed = self.step.failed.tolist()
             fault = CAUSES[failed.index(True)] if any(failed) else str(error)
+        fault = self.team.first_of(fault)
         mean = float(self.step.total) / steps
         self.step.total.zero_()
         self.step.failed.zero_()
@@ -116,7 +144,7 @@ class Run:
         if self.progress.step // self.config.refresh_every > self.progress.last_refresh:
             self.step.refresh()
             self.progress.last_refresh = self.progress.step // self.config.refresh_every
-        rates, indices = self.rates(steps), self.sampler.draw(steps)
+        rates, indices = self.rates(steps), self.sampler.draw(steps)[:, self.share]
         columns = None if self.column_sampler is None else self.column_sampler.draw(steps)
         for k, _ in enumerate(self.feed.run(indices)):
             self.step.rates.copy_(rates[k])
@@ -172,7 +200,10 @@ class Run:
     def save(self, good: dict[str, Any], force: bool = False) -> None:
         if self.checkpoints is None:
             return
-        if not force and time.monotonic() - self.last_saved < self.checkpoint_seconds:
+        waited = time.monotonic() - self.last_saved
+        if not self.team.agree(force or waited >= self.checkpoint_seconds):
+            return
+        if not self.keeps_checkpoints:
             return
         tensors = {f"state.{name}": value for name, value in good["tensors"].items()}
         tensors["rows.epoch"] = good["rows"]["epoch"]
@@ -193,6 +224,22 @@ class Run:
             # A full disk costs the checkpoint, not the run.
             warnings.warn(f"{error}; training goes on without this checkpoint", stacklevel=2)
         self.last_saved = time.monotonic()
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether this process writes: the first for all, or each its part of γ."""
+        return self.team.leads or self.model.basis.shards is not None
+
+    def latest(self) -> Checkpoint | None:
+        """The last checkpoint that all processes have."""
+        if self.checkpoints is None:
+            return None
+        if self.model.basis.shards is None:
+            return self.team.agree(self.checkpoints.latest() if self.team.leads else None)
+        found = self.checkpoints.latest()
+        # One that was killed while the others wrote is a checkpoint behind them.
+        step = self.team.least(-1 if found is None else found.meta["progress"]["step"])
+        return None if step < 0 else self.checkpoints.latest(step)
 
     def resume(self, checkpoint: Checkpoint) -> None:
         tensors, meta = checkpoint.tensors, checkpoint.meta

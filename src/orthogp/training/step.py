@@ -3,6 +3,7 @@
 Nothing here reads a tensor's value on the host. On CUDA the step is captured once and replayed.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from orthogp.residual import (
     projected_covariance,
     projected_diagonal,
 )
+from orthogp.team import Team
 from orthogp.training.config import TrainingConfig
 
 WARMUP_STEPS = 3
@@ -47,9 +49,13 @@ class Step:
         num_rows: int,
         batch: list[Tensor],
         num_columns: int | None,
+        team: Team | None = None,
+        batch_rows: int | None = None,
     ):
+        """`batch` has this process's share of the `batch_rows` rows of a batch, by default all."""
         self.model, self.config, self.num_rows = model, config, num_rows
-        self.batch = batch
+        self.batch, self.batch_rows = batch, batch_rows
+        self.team = Team() if team is None else team
         device = model.basis.beta.device
         self.columns = (
             None if num_columns is None
@@ -128,10 +134,16 @@ class Step:
 
     def _run(self) -> None:
         x, y, *weight = self.batch
-        bound = self.model.bound(x, y, self.num_rows, self.columns, weight[0] if weight else None)
+        bound = self.model.bound(
+            x, y, self.num_rows, self.columns, weight[0] if weight else None, self.batch_rows
+        )
         moved = self.parameters if self.a_gamma is None else [*self.parameters, self.a_gamma]
         wanted = moved if self.natural is None else [bound.q.v, bound.q.S, *moved]
-        grads = torch.autograd.grad(-bound.value, wanted)
+        share = bound.value
+        if self.team.size > 1:
+            # Every process has the whole KL and its own rows' expected log-likelihood.
+            share = bound.expected_log_prob - bound.kl / self.team.size
+        value, grads = self._summed(share, wanted, torch.autograd.grad(-share, wanted))
         branches = Branches(self.rates.device)
         if self.natural is not None:
             natural, guarded = self.natural, not self.model.likelihood.log_concave
@@ -147,7 +159,6 @@ class Step:
             self.adam.step()
         norms = torch.nn.utils.get_total_norm(grads) if grads else self.total
         branches.join()
-        value = bound.value.detach()
         self.total += value
         self.latest.copy_(value)
         self.first.copy_(torch.where(self.first.isnan(), value, self.first))
@@ -155,6 +166,30 @@ class Step:
         found = torch.cat([bound.failures, torch.stack([~norms.isfinite(), lost])])
         # The first to fail names the cause; what fails after it is its consequence.
         self.failed |= found & ~self.failed.any()
+
+    def _summed(
+        self, share: Tensor, wanted: Sequence[Tensor], grads: Sequence[Tensor]
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The bound and its gradients over all processes; those of γ's parts are whole already."""
+        own = self._own_part()
+        common = [grad for t, grad in zip(wanted, grads, strict=True) if t not in own]
+        value, *summed = self.team.sum([share.detach(), *common])
+        rest = iter(summed)
+        return value, [g if t in own else next(rest) for t, g in zip(wanted, grads, strict=True)]
+
+    def _own_part(self) -> set[Tensor]:
+        """The parameters that no other process has."""
+        basis = self.model.basis
+        return set() if basis.shards is None else {basis.gamma, basis.a_gamma}
+
+    def common_tensors(self) -> list[Tensor]:
+        """Of `tensors()`, those that all processes must have alike."""
+        own = self._own_part()
+        if not own:
+            return list(self.tensors().values())
+        prefixes = ["model.basis.gamma", "model.basis.a_gamma", "residual.", "scale"]
+        prefixes += [f"adam.{k}." for k, p in enumerate(self.parameters) if p in own]
+        return [t for name, t in self.tensors().items() if not name.startswith(tuple(prefixes))]
 
     @torch.no_grad()
     def fault(self) -> str | None:

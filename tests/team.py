@@ -1,0 +1,55 @@
+"""Runs in several processes on loopback, and what each of them ends with."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+WORKER = """
+import sys
+from pathlib import Path
+import torch, torch.distributed as dist
+sys.path.insert(0, {tests!r})
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+import team_jobs
+result = getattr(team_jobs, sys.argv[1])(*sys.argv[3:])
+torch.save(result, Path(sys.argv[2]) / f"rank-{{dist.get_rank()}}.pt")
+# One that leaves early would take the store that the others still talk to with it.
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def start(size: int, job: str, folder: Path, *arguments: str) -> list[subprocess.Popen]:
+    """`team_jobs.job(*arguments)` in `size` processes of one gloo group."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    code = WORKER.format(tests=str(Path(__file__).parent))
+    shared = os.environ | {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size),
+        "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",
+    }  # fmt: skip
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", code, job, str(folder), *arguments],
+            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+
+
+def together(size: int, job: str, folder: Path, *arguments: str) -> list[Any]:
+    """What each process of `start` returned."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for process in start(size, job, folder, *arguments):
+        said = process.communicate(timeout=300)[1]
+        assert process.returncode == 0, said
+    return [torch.load(folder / f"rank-{rank}.pt") for rank in range(size)]

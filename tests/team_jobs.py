@@ -1,0 +1,29 @@
+"""What the processes of `team.together` run: functions of strings that return tensors."""
+
+import torch
+
+from orthogp.likelihoods import Bernoulli, Gaussian
+from orthogp.training import fit
+from runs import contents, data, model, settings
+
+
+def train(
+    basis: str, optimizer: str, kind: str, rows: str, steps: str, shard: str = "", folder: str = ""
+):
+    """A run of `steps` steps, and every tensor it ends with."""
+    table = data(int(rows), dtype=torch.float64)
+    likelihood = Gaussian(1)
+    if kind == "bernoulli":
+        likelihood = Bernoulli(1)
+        table = type(table)(table.x, (table.y > 0).double())
+    m = model(table, basis, optimizer, likelihood)
+    # With all columns of the KL, γ in parts and in one piece have the same bound.
+    columns = {"kl_columns": None, "shard_residual": True} if shard else {}
+    config = settings(max_steps=int(steps), **columns)
+    result = fit(m, table, config, checkpoint_dir=folder or None, checkpoint_seconds=0.0)
+    return contents(m) | {"bounds": torch.tensor([r.bound for r in result.history])}
+
+
+def train_all(*runs: str):
+    """Several runs of `train`, one after the other; each is its arguments with commas."""
+    return [train(*run.split(",")) for run in runs]
