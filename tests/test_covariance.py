@@ -30,6 +30,15 @@ TOLERANCE = {
 }
 
 
+@pytest.fixture(params=["compiled", "tiles"])
+def both_ways(request, monkeypatch):
+    """Runs a test with the compiled sums and with the torch tiles that stand in for them."""
+    if request.param == "tiles":
+        monkeypatch.setattr(radial, "compiled_for", lambda x: None)
+    elif radial.compiled_for(torch.zeros(1, 1)) is None:
+        pytest.skip("LLVM is not there")
+
+
 class RoughRBF(RBFKernel):
     """A subclass, which may compute anything: not for the fused path."""
 
@@ -73,6 +82,7 @@ def points(rows: int, dims: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
     return torch.randn(rows, dims, generator=rng, dtype=torch.float64).to(dtype)
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("name", NAMES)
 def test_blocks_match_numpy(name):
     covariance, _ = paths(name, 3, torch.float64)
@@ -87,6 +97,7 @@ def test_blocks_match_numpy(name):
     )
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", NAMES)
 def test_fused_and_generic_agree(name, dtype):
@@ -107,10 +118,12 @@ def test_fused_and_generic_agree(name, dtype):
         torch.testing.assert_close(fused / size, generic / size, **TOLERANCE[dtype])
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("name", NAMES)
 def test_gradcheck(name, monkeypatch):
     monkeypatch.setitem(radial.tiled.TILE_BYTES, "cpu", 6 * 8)
     monkeypatch.setitem(radial.tiled.TILE_COLUMNS, "cpu", 3)
+    monkeypatch.setattr("orthogp.radial.compiled.TILE_COLUMNS", 3)
     covariance, _ = paths(name, 2, torch.float64)
     x, z = points(5, 2, torch.float64, 1), points(4, 2, torch.float64, 2)
     a = points(4, 2, torch.float64, 3).mT.contiguous()
@@ -148,6 +161,7 @@ def test_tiles_change_nothing(tile, same, monkeypatch):
     z = x if same else points(13, 3, torch.float64, 2)
     a = points(len(z), 2, torch.float64, 3).mT
     expected = reference.kernel_block(reference_terms(covariance.kernel), x.numpy(), z.numpy())
+    monkeypatch.setattr(radial, "compiled_for", lambda x: None)
     monkeypatch.setitem(radial.tiled.TILE_BYTES, "cpu", 8 * tile[0])
     monkeypatch.setitem(radial.tiled.TILE_COLUMNS, "cpu", tile[1])
     np.testing.assert_allclose(covariance.block(x, z).detach().numpy(), expected, atol=1e-12)
@@ -155,6 +169,7 @@ def test_tiles_change_nothing(tile, same, monkeypatch):
     np.testing.assert_allclose(product, a.numpy() @ expected.T, atol=1e-11)
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("name", ["matern12", "matern52", "sum-ard"])
 def test_gradients_are_finite_where_points_coincide(name):
     covariance, _ = paths(name, 2, torch.float32)
@@ -193,6 +208,7 @@ def test_any_other_kernel_goes_the_generic_way(kernel, monkeypatch):
     torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("both_ways")
 @pytest.mark.parametrize("kernel", [default_sum(2), ScaleKernel(RQKernel())], ids=["fused", "rq"])
 def test_float64_blocks_of_a_float32_kernel_are_exact(kernel):
     x = points(8, 2, torch.float64, 1)
@@ -202,6 +218,7 @@ def test_float64_blocks_of_a_float32_kernel_are_exact(kernel):
     kernel.float()
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_large_offsets_cancel():
     """Distances by products lose digits unless both sets are centred first."""
     covariance, _ = paths("matern52", 2, torch.float32)
@@ -211,6 +228,7 @@ def test_large_offsets_cancel():
     )
 
 
+@pytest.mark.usefixtures("both_ways")
 def test_no_points_give_zeros():
     covariance, generic = paths("sum", 2, torch.float64)
     x, empty = points(3, 2, torch.float64, 1), torch.zeros(0, 2, dtype=torch.float64)

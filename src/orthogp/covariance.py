@@ -61,6 +61,22 @@ class RadialGroup:
         return x / self.lengthscale if self.ard else x
 
 
+@dataclass(frozen=True)
+class RadialSum:
+    """All summands, with one lengthscale each, `[k, 1]`, or with one for every input, `[k, d]`."""
+
+    lengthscale: Tensor
+    scale: Tensor
+    families: tuple[str, ...]
+
+    def to(self, dtype: torch.dtype) -> "RadialSum":
+        return replace(self, lengthscale=self.lengthscale.to(dtype), scale=self.scale.to(dtype))
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        return self.lengthscale.reciprocal()
+
+
 class Covariance(nn.Module):
     """k(·, ·) of a GPyTorch kernel without batch dimensions.
 
@@ -77,21 +93,23 @@ class Covariance(nn.Module):
             )
         self.kernel = kernel
         self.terms = radial_terms(kernel)
-        self._held: list[RadialGroup] | None = None
+        self._held: _Held | None = None
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Reads the kernel's parameters once for all blocks inside: they must stand still."""
         if self.terms is not None:
-            self._held = self._read(self.terms)
+            self._held = _Held(self.terms)
+            self.held_tensors()
         try:
             yield
         finally:
             self._held = None
 
     def held_tensors(self) -> list[Tensor]:
-        """What every block inside `held` reads."""
-        return [t for group in self._held or [] for t in (group.lengthscale, group.scale)]
+        """What every block inside `held` reads, where blocks may run beside each other."""
+        held = self._held
+        return [] if held is None or not held.scales[0].is_cuda else held.tensors()
 
     def extra_repr(self) -> str:
         """Names what no parameter shows, such as the smoothness of a Matérn kernel."""
@@ -105,8 +123,12 @@ class Covariance(nn.Module):
         """K_xz."""
         if self.terms is None:
             return self._generic_block(x, z)
+        compiled = radial.compiled_for(x)
+        if compiled is not None:
+            terms = self._reading().sum(x.dtype)
+            return compiled.Block.apply(x, z, terms.inverse, terms.scale, terms.families)
         total = None
-        for group in self._groups(x.dtype):
+        for group in self._reading().groups(x.dtype):
             scaled = group.inputs(x)
             other = scaled if x is z else group.inputs(z)
             part = radial.block(scaled, other, group.rho, group.scale, group.families)
@@ -118,7 +140,11 @@ class Covariance(nn.Module):
         """k(x_i, x_i) for every row."""
         if self.terms is None:
             return self._call_dense(x, x, diagonal=True)
-        scales = torch.cat([group.scale for group in self._groups(x.dtype)])
+        reading = self._reading()
+        if radial.compiled_for(x) is not None:
+            scales = reading.sum(x.dtype).scale
+        else:
+            scales = torch.cat([group.scale for group in reading.groups(x.dtype)])
         return scales.sum().expand(x.shape[0])
 
     def matvec(
@@ -127,8 +153,12 @@ class Covariance(nn.Module):
         """K_xz a_c for every latent function c, in memory that does not grow with n · m."""
         if self.terms is None:
             return self._generic_matvec(x, z, a)
+        compiled = radial.compiled_for(x)
+        if compiled is not None:
+            terms = self._reading().sum(x.dtype)
+            return compiled.Matvec.apply(x, z, a, terms.inverse, terms.scale, terms.families)
         total = None
-        for group in self._groups(x.dtype):
+        for group in self._reading().groups(x.dtype):
             scaled = group.inputs(x)
             other = scaled if x is z else group.inputs(z)
             part = radial.matvec(scaled, other, a, group.rho, group.scale, group.families)
@@ -136,27 +166,9 @@ class Covariance(nn.Module):
         assert total is not None
         return total
 
-    def _groups(self, dtype: torch.dtype) -> list[RadialGroup]:
+    def _reading(self) -> "_Held":
         assert self.terms is not None
-        groups = self._read(self.terms) if self._held is None else self._held
-        return [group.to(dtype) for group in groups]
-
-    def _read(self, terms: tuple[RadialTerm, ...]) -> list[RadialGroup]:
-        groups: list[RadialGroup] = []
-        isotropic: list[RadialTerm] = []
-        for term in terms:
-            lengthscale = term.kernel.lengthscale
-            if lengthscale.numel() == 1:
-                isotropic.append(term)
-                continue
-            scale = term.scale().reshape(1)
-            groups.append(RadialGroup(lengthscale, scale, (term.family,), ard=True))
-        if isotropic:
-            lengthscales = torch.cat([t.kernel.lengthscale.reshape(1) for t in isotropic])
-            scales = torch.cat([t.scale().reshape(1) for t in isotropic])
-            families = tuple(t.family for t in isotropic)
-            groups.append(RadialGroup(lengthscales, scales, families, ard=False))
-        return groups
+        return _Held(self.terms) if self._held is None else self._held
 
     def _generic_block(self, x: Tensor, z: Tensor) -> Tensor:
         out = self._call_dense(x, z, diagonal=False)
@@ -189,6 +201,49 @@ class Covariance(nn.Module):
             for name, value in [*dense.named_parameters(), *dense.named_buffers()]
         }
         return torch.func.functional_call(dense, state, (x, z, diagonal))
+
+
+class _Held:
+    """The kernel's parameters, each read once, in every form and dtype that is asked for."""
+
+    def __init__(self, terms: tuple[RadialTerm, ...]):
+        self.lengthscales = [term.kernel.lengthscale for term in terms]
+        self.scales = [term.scale().reshape(1) for term in terms]
+        self.families = tuple(term.family for term in terms)
+        self._sums: dict[torch.dtype, RadialSum] = {}
+
+    @cached_property
+    def _groups(self) -> list[RadialGroup]:
+        groups: list[RadialGroup] = []
+        isotropic: list[int] = []
+        for k, (lengthscale, scale) in enumerate(zip(self.lengthscales, self.scales, strict=True)):
+            if lengthscale.numel() == 1:
+                isotropic.append(k)
+                continue
+            groups.append(RadialGroup(lengthscale, scale, (self.families[k],), ard=True))
+        if isotropic:
+            lengthscales = torch.cat([self.lengthscales[k].reshape(1) for k in isotropic])
+            scales = torch.cat([self.scales[k] for k in isotropic])
+            families = tuple(self.families[k] for k in isotropic)
+            groups.append(RadialGroup(lengthscales, scales, families, ard=False))
+        return groups
+
+    def groups(self, dtype: torch.dtype) -> list[RadialGroup]:
+        return [group.to(dtype) for group in self._groups]
+
+    def tensors(self) -> list[Tensor]:
+        return [t for group in self._groups for t in (group.lengthscale, group.scale)]
+
+    def sum(self, dtype: torch.dtype) -> RadialSum:
+        if dtype not in self._sums:
+            self._sums[dtype] = self._stacked.to(dtype)
+        return self._sums[dtype]
+
+    @cached_property
+    def _stacked(self) -> RadialSum:
+        width = max(t.numel() for t in self.lengthscales)
+        rows = [t.reshape(1, -1).expand(1, width) for t in self.lengthscales]
+        return RadialSum(torch.cat(rows), torch.cat(self.scales), self.families)
 
 
 class _Dense(nn.Module):

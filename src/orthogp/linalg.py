@@ -6,6 +6,7 @@ factorisation alone is larger than the jitter that keeps coincident points apart
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,6 +20,8 @@ JITTER_GROWTH = 10.0
 MAX_ATTEMPTS = 6
 # Triangular blocks up to this width are solved at once on a GPU.
 LARGEST_SOLVE = 64
+# A triangle is multiplied in about so many panels of rows, unless they would be too low to pay.
+PANELS, SMALLEST_PANEL = 4, 64
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,9 @@ def add_jitter(K: Float[Tensor, "*c b b"], jitter: float) -> Float[Tensor, "*c b
     if jitter == 0.0:
         return K
     diagonal = K.diagonal(dim1=-2, dim2=-1)
-    return K + torch.diag_embed(jitter * diagonal.mean(-1, keepdim=True).expand_as(diagonal))
+    out = K.clone()
+    out.diagonal(dim1=-2, dim2=-1).add_(jitter * diagonal.mean(-1, keepdim=True))
+    return out
 
 
 def invert_lower(L: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
@@ -130,6 +135,33 @@ def log_diagonal(A: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c"]:
     return A.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
+def lower_product(
+    A: Float[Tensor, "*#c b b"], X: Float[Tensor, "*#c b n"]
+) -> Float[Tensor, "*c b n"]:
+    """A X of a lower triangular A; on a CPU without most of the products with its zeros."""
+    return _panelled(A, X, lambda a, b: (A[..., a:b, :b], X[..., :b, :]))
+
+
+def upper_product(
+    A: Float[Tensor, "*#c b b"], X: Float[Tensor, "*#c b n"]
+) -> Float[Tensor, "*c b n"]:
+    """Aᵀ X of a lower triangular A, likewise."""
+    return _panelled(A.mT, X, lambda a, b: (A[..., a:, a:b].mT, X[..., a:, :]))
+
+
+def _panelled(A: Tensor, X: Tensor, factors: Callable[[int, int], tuple[Tensor, Tensor]]) -> Tensor:
+    """A X by panels of rows; `factors` are what matters for rows a to b."""
+    size = A.shape[-1]
+    height = max(SMALLEST_PANEL, -(-size // PANELS))
+    if A.is_cuda or size <= height:
+        return A @ X
+    out = X.new_empty(*torch.broadcast_shapes(A.shape[:-2], X.shape[:-2]), size, X.shape[-1])
+    for a in range(0, size, height):
+        b = min(a + height, size)
+        torch.matmul(*factors(a, b), out=out[..., a:b, :])
+    return out
+
+
 def symmetrised(A: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
     return 0.5 * (A + A.mT)
 
@@ -163,7 +195,7 @@ class _InverseCholesky(torch.autograd.Function):
             return None, None
         phi = omega.tril()
         phi.diagonal(dim1=-2, dim2=-1).mul_(0.5)
-        half = R.mT @ phi @ R
+        half = upper_product(R, lower_product(phi, R))
         grad = (half + half.mT).mul_(-0.5)
         # ε = jitter · mean diag K
         diagonal = grad.diagonal(dim1=-2, dim2=-1)

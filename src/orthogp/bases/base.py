@@ -237,10 +237,10 @@ class _Marginals(torch.autograd.Function):
         R, w, weights, excess, half = ctx.saved_tensors
         grad_weights = g @ w.mT
         H = (h.unsqueeze(-2) * w) @ w.mT
-        grad_w = torch.addmm(_total(half * h.unsqueeze(-2)), weights.mT, g, beta=2.0)
+        grad_w = _total(half * h.unsqueeze(-2)).addmm_(weights.mT, g, beta=2.0)
         latents, size = weights.shape
         if latents * size <= w.shape[1]:
-            omega = torch.addmm(_total(excess @ H), weights.mT, grad_weights, beta=2.0)
+            omega = _total(excess @ H).addmm_(weights.mT, grad_weights, beta=2.0)
         else:
             omega = grad_w @ w.mT
         return R.mT @ grad_w, omega.to(ctx.wide), grad_weights.to(ctx.wide), H.to(ctx.wide), None

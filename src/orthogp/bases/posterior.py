@@ -19,7 +19,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from orthogp.errors import ConfigurationError
-from orthogp.linalg import Factor, factorise, log_diagonal, symmetrised
+from orthogp.linalg import (
+    Factor,
+    factorise,
+    log_diagonal,
+    lower_product,
+    symmetrised,
+    upper_product,
+)
 from orthogp.natural import WhitenedNatural, natural_step, safe_step_size
 
 # What stands still while the kernel and β move.
@@ -98,7 +105,8 @@ class NaturalGaussian(nn.Module):
         if self.hold_fixed == "whitened":
             return Kept(v, own.R.mT, own.L, log_det, own.info)
         log_det = log_det + 2.0 * log_diagonal(self.L)
-        return Kept(v @ self.L.mT, self.L @ own.R.mT, self.R.mT @ own.L, log_det, own.info)
+        root, precision_root = lower_product(self.L, own.R.mT), upper_product(self.R, own.L)
+        return Kept(v @ self.L.mT, root, precision_root, log_det, own.info)
 
     @torch.no_grad()
     def precision_at(self, factor: Factor, kept: Kept | None = None) -> Float[Tensor, "c b b"]:
@@ -108,7 +116,7 @@ class NaturalGaussian(nn.Module):
         if self.hold_fixed == "dual":
             return self._sites(factor).precision
         kept = self._kept(kept)
-        root = factor.L.mT @ kept.precision_root
+        root = upper_product(factor.L, kept.precision_root)
         return root @ root.mT
 
     def whitened(self, factor: Factor, kept: Kept | None = None) -> Whitened:
@@ -122,7 +130,7 @@ class NaturalGaussian(nn.Module):
         if self.hold_fixed == "whitened":
             return _tracked(Whitened(kept.mean, kept.root @ kept.root.mT, kept.log_det, kept.info))
         with torch.no_grad():
-            root = factor.R @ kept.root
+            root = lower_product(factor.R, kept.root)
             v, S = kept.mean @ factor.R.mT, root @ root.mT
             log_det = kept.log_det + 2.0 * log_diagonal(factor.R)
         v, S, log_det = _Follow.apply(factor.omega, v, S, log_det)  # pyright: ignore

@@ -1,5 +1,6 @@
 """A trained basis condensed for prediction: O(|γ| + |β|²) a row, in float64."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -8,14 +9,20 @@ from torch import Tensor
 
 from orthogp.bases.base import Basis
 from orthogp.covariance import Covariance
+from orthogp.linalg import PANELS, SMALLEST_PANEL
+
+# A share of the prior variance that rounding alone can make of nothing.
+NEGLIGIBLE = 1e-12
 
 
 @dataclass(frozen=True)
 class Predictor:
     """m(x) = k_xα a with α = β ∪ γ, and s(x) = k_xx − Σ_i λ_i (Z k_βx)_i², everything precomputed.
 
-    Z = Uᵀ R and λ come from I − S̃ = U diag(λ) Uᵀ: one product a row, and rows that lose nothing to
-    the conditioning of K_β.
+    From I − S̃ = U diag(λ) Uᵀ the rows of |λ|^½ Uᵀ R, those with λ < 0 apart from the others, each
+    part turned into a trapezoid that keeps its sums of squares: Z, with λ = ∓1. One product a row,
+    nearly half of it zeros, and rows that lose nothing to the conditioning of K_β. The first
+    `lowered` rows are the part with −1, where S̃ is beyond the prior.
     """
 
     covariance: Covariance
@@ -23,8 +30,9 @@ class Predictor:
     gamma: Float[Tensor, "g d"]
     beta_weights: Float[Tensor, "c b"]
     gamma_weights: Float[Tensor, "c g"]
-    Z: Float[Tensor, "c b b"]
-    explained: Float[Tensor, "c b"]
+    Z: Float[Tensor, "c r b"]
+    explained: Float[Tensor, "c r"]
+    lowered: int
 
     @torch.no_grad()
     def marginals(
@@ -37,9 +45,18 @@ class Predictor:
             if self.gamma.shape[0]:
                 mean += self.covariance.matvec(x, self.gamma, self.gamma_weights)
             prior = self.covariance.diagonal(x)
-        along = self.Z @ k
-        variance = prior - (self.explained.unsqueeze(-2) @ along.square_()).squeeze(-2)
+        variance = prior.repeat(mean.shape[0], 1)
+        for rows, left in self._panels():
+            along = self.Z[:, rows, left:] @ k[left:]
+            variance -= (self.explained[:, None, rows] @ along.square_()).squeeze(-2)
         return mean, torch.maximum(variance, 1e-10 * prior)
+
+    def _panels(self) -> Iterator[tuple[slice, int]]:
+        """Rows of Z, and how many columns are zero in all of them."""
+        height = max(SMALLEST_PANEL, -(-self.Z.shape[-1] // PANELS))
+        for start, stop in ((0, self.lowered), (self.lowered, self.Z.shape[-2])):
+            for first in range(start, stop, height):
+                yield slice(first, min(first + height, stop)), first - start
 
     @torch.no_grad()
     def full_covariance(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "c n n"]:
@@ -59,5 +76,19 @@ def condense(basis: Basis, covariance: Covariance, jitter: float) -> Predictor:
     beta_weights = (q.v - p.u) @ factor.R
     identity = torch.eye(beta.shape[0], dtype=beta.dtype, device=beta.device)
     explained, U = torch.linalg.eigh(identity - q.S)
+    # Ascending: what S̃ has beyond the prior, what it leaves as it is, what it explains.
+    lowered = int((explained < -NEGLIGIBLE).sum(-1).max())
+    rest = int((explained <= NEGLIGIBLE).sum(-1).min())
+    Z = U.mT @ factor.R
+    parts = [
+        _trapezoid((-explained[:, :lowered]).clamp_min(0.0), Z[:, :lowered]),
+        _trapezoid(explained[:, rest:].clamp_min(0.0), Z[:, rest:]),
+    ]
+    signs = torch.cat([-torch.ones_like(parts[0][..., 0]), torch.ones_like(parts[1][..., 0])], -1)
     weights = beta_weights, basis.a_gamma.double()
-    return Predictor(covariance, beta, gamma, *weights, U.mT @ factor.R, explained)
+    return Predictor(covariance, beta, gamma, *weights, torch.cat(parts, -2), signs, lowered)
+
+
+def _trapezoid(squares: Float[Tensor, "c r"], Z: Float[Tensor, "c r b"]) -> Float[Tensor, "c r b"]:
+    """An upper trapezoid T with Tᵀ T = Zᵀ diag(squares) Z."""
+    return torch.linalg.qr(squares.sqrt().unsqueeze(-1) * Z, mode="r").R

@@ -12,7 +12,7 @@ from torch import Tensor
 from orthogp.radial import tiled
 from orthogp.radial.tiled import FAMILIES
 
-__all__ = ["FAMILIES", "block", "matvec"]
+__all__ = ["FAMILIES", "block", "compiled_for", "matvec"]
 
 
 def block(
@@ -46,6 +46,35 @@ def _backend(x: Tensor) -> ModuleType:
     if x.is_cuda and x.shape[1] <= WIDEST_FUSED:
         return _on_device(x.device)
     return tiled
+
+
+def compiled_for(x: Tensor) -> ModuleType | None:
+    """The module of compiled sums where it serves points like x, else None.
+
+    Its functions take the lengthscales of every summand, not points divided by them.
+    """
+    narrow = x.dtype in (torch.float32, torch.float64) and x.shape[1] <= WIDEST_FUSED
+    return _on_host() if narrow and x.device.type == "cpu" else None
+
+
+@cache
+def _on_host() -> ModuleType | None:
+    """The compiled sums where LLVM is there and can compile for this machine."""
+    if importlib.util.find_spec("llvmlite") is None:
+        return None
+    try:
+        from orthogp.radial import compiled
+
+        one = torch.ones(1, 1)
+        compiled.Block.apply(one, one, one, one[0], ("rbf",))
+    except Exception as error:
+        warnings.warn(
+            f"LLVM cannot compile here ({type(error).__name__}: {error}), so radial kernels take "
+            "the slower way of plain torch; installing llvmlite anew is what usually helps",
+            stacklevel=2,
+        )
+        return None
+    return compiled
 
 
 @cache

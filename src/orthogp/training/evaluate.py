@@ -12,7 +12,7 @@ from orthogp.training.batches import ColumnSampler, Rows
 from orthogp.training.memory import kept_pages
 
 # Numbers in the largest temporary, c × b × rows.
-CHUNK_ELEMENTS = {"cpu": 2**21, "cuda": 2**25}
+CHUNK_ELEMENTS = {"cpu": 2**19, "cuda": 2**25}
 # Beyond this many γ the exact KL, quadratic in them, is estimated from this many columns.
 EXACT_KL_LIMIT = 20_000
 ESTIMATE_COLUMNS = 4096

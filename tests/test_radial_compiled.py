@@ -1,0 +1,229 @@
+"""The compiled radial sums are the plain ones: values, gradients, any shape, any thread count."""
+
+import importlib.util
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from orthogp import radial
+from orthogp.covariance import Covariance
+from problems import default_sum
+
+compiled = pytest.importorskip("orthogp.radial.compiled")
+emit = pytest.importorskip("orthogp.radial.emit")
+threads = pytest.importorskip("orthogp.radial.threads")
+
+ALL = ("rbf", "matern12", "matern32", "matern52")
+# The loop over the inputs is written out for few of them only.
+SHAPES = [(1, 1, 1), (1, 40, 1), (33, 1, 1), (70, 130, 1), (5, 0, 1), (0, 5, 1), (40, 65, 17)]
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+
+
+def inputs(rows: int, columns: int, dims: int, dtype: torch.dtype, count: int, ard: bool) -> list:
+    rng = torch.Generator().manual_seed(rows + 100 * columns)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=rng, dtype=torch.float64).to(dtype)
+
+    x, z, a = normal(rows, dims), normal(columns, dims), normal(2, columns)
+    inverse = 0.4 + normal(count, dims if ard else 1).abs()
+    return [t.requires_grad_() for t in (x, z, a, inverse, 0.5 + normal(count).abs())]
+
+
+def plain(x, z, a, inverse, scale, families):
+    """K and K a in float64, summand by summand, from the formulas."""
+    x, z, a, inverse, scale = (t.double() for t in (x, z, a, inverse, scale))
+    K = torch.zeros(x.shape[0], z.shape[0], dtype=torch.float64)
+    for k, name in enumerate(families):
+        q = ((x[:, None] - z) * inverse[k]).square().sum(-1)
+        if name == "rbf":
+            value = (-0.5 * q).exp()
+        else:
+            r = (int(name[-2]) * q).sqrt()
+            series = {"1": 1.0, "3": 1 + r, "5": 1 + r + r.square() / 3}
+            value = series[name[-2]] * (-r).exp()
+        K = K + scale[k] * value
+    return K, a @ K.mT
+
+
+def assert_same(got, wanted, dtype):
+    for ours, theirs in zip(got, wanted, strict=True):
+        size = theirs.abs().max().item() if theirs.numel() else 1.0
+        torch.testing.assert_close(
+            ours.double() / max(size, 1e-3), theirs.double() / max(size, 1e-3),
+            rtol=0, atol=TOLERANCE[dtype],
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("ard", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_values_and_gradients_are_the_plain_ones(shape, ard, dtype):
+    families = ALL if shape[2] == 1 else ALL[2:]
+    given = inputs(*shape, dtype, len(families), ard)
+    x, z, a, inverse, scale = given
+    K, product = plain(*given, families)
+    ours = compiled.Block.apply(x, z, inverse, scale, families)
+    assert_same([ours], [K], dtype)
+    weight = torch.cos(torch.arange(K.numel())).reshape(K.shape)
+    no_a = [x, z, inverse, scale]
+    assert_same(
+        torch.autograd.grad((ours * weight.to(dtype)).sum(), no_a),
+        torch.autograd.grad((K * weight).sum(), no_a, retain_graph=True),
+        dtype,
+    )
+    ours = compiled.Matvec.apply(x, z, a, inverse, scale, families)
+    assert_same([ours], [product], dtype)
+    assert_same(
+        torch.autograd.grad(ours.square().sum(), given),
+        torch.autograd.grad(product.square().sum(), given),
+        dtype,
+    )
+
+
+@pytest.mark.parametrize("needed", [(0,), (1,), (2,), (3,), (4,), (0, 3), (1, 2)])
+@pytest.mark.parametrize("ard", [False, True])
+def test_each_gradient_alone_is_what_it_is_among_all(needed, ard):
+    given = inputs(20, 30, 3, torch.float64, 2, ard)
+    families = ("matern52", "rbf")
+    whole = torch.autograd.grad(compiled.Matvec.apply(*given, families).exp().sum(), given)
+    alone = [t.detach().requires_grad_(k in needed) for k, t in enumerate(given)]
+    loss = compiled.Matvec.apply(*alone, families).exp().sum()
+    found = torch.autograd.grad(loss, [alone[k] for k in needed])
+    torch.testing.assert_close(found, tuple(whole[k] for k in needed), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_exponential_is_right_to_the_last_places(dtype):
+    distance = torch.linspace(0.0, 12.5, 20_001, dtype=torch.float64).to(dtype)[:, None]
+    one = torch.ones(1, 1, dtype=dtype)
+    K = compiled.Block.apply(distance, torch.zeros(1, 1, dtype=dtype), one, one[0], ("rbf",))
+    # Of the very exponent that the loop sees.
+    exponent = -0.5 * (distance.numpy() * distance.numpy())[:, 0]
+    exact = np.exp(exponent.astype(np.longdouble))
+    error = np.abs(K[:, 0].numpy() / exact - 1) / torch.finfo(dtype).eps
+    assert error.max() < 2.0
+    assert K[0, 0] == 1.0
+
+
+def test_far_points_have_nothing_in_common_and_nan_shows():
+    x = torch.tensor([[0.0], [1e4], [1e30], [torch.nan]])
+    one = torch.ones(1, 1)
+    for name in ALL:
+        K = compiled.Block.apply(x, one, one, one[0], (name,))
+        assert K[1, 0].abs() < 1e-30
+        assert K[2, 0].abs() < 1e-30
+        assert K[3, 0].isnan()
+
+
+@pytest.mark.parametrize("ard", [False, True])
+def test_layouts_of_the_inputs_do_not_matter(ard):
+    given = inputs(40, 70, 4, torch.float32, 2, ard)
+    x, z, a, inverse, scale = (t.detach() for t in given)
+    spread = torch.zeros(80, 4)
+    spread[::2] = x
+    other = [spread[::2], z.mT.contiguous().mT, a.mT.contiguous().mT]
+    families = ("matern32", "rbf")
+    expected = compiled.Matvec.apply(x, z, a, inverse, scale, families)
+    assert torch.equal(compiled.Matvec.apply(*other, inverse, scale, families), expected)
+    flipped = x.mT.contiguous().mT
+    block = compiled.Block.apply(x, z, inverse, scale, families)
+    assert torch.equal(compiled.Block.apply(flipped, z, inverse, scale, families), block)
+    upstream = torch.randn(70, 40).mT
+    grads = []
+    for p in (upstream, upstream.contiguous()):
+        leaf = x.clone().requires_grad_()
+        out = compiled.Block.apply(leaf, z, inverse, scale, families)
+        grads.append(torch.autograd.grad(out, leaf, p)[0])
+    assert torch.equal(*grads)
+
+
+def everything(given, families):
+    """Values and gradients, to compare bit by bit."""
+    x, z, a, inverse, scale = given
+    block = compiled.Block.apply(x, z, inverse, scale, families)
+    product = compiled.Matvec.apply(x, z, a, inverse, scale, families)
+    loss = block.square().sum() + product.square().sum()
+    return [block, product, *torch.autograd.grad(loss, given)]
+
+
+@pytest.mark.parametrize("pool", ["torch", "python"])
+def test_the_number_of_threads_changes_nothing(pool, monkeypatch):
+    if pool == "python":
+        monkeypatch.setattr(threads, "_parallel", lambda: None)
+    given = inputs(150, 200, 3, torch.float32, 2, True)
+    before, results = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            results.append(everything(given, ("matern52", "rbf")))
+            assert torch.get_num_threads() == count
+    finally:
+        torch.set_num_threads(before)
+    for other in results[1:]:
+        assert all(torch.equal(s, t) for s, t in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("columns", [1, 7, 64])
+def test_tiles_of_columns_change_nothing(columns, monkeypatch):
+    given = inputs(30, 150, 3, torch.float64, 2, True)
+    whole = everything(given, ("matern52", "rbf"))
+    monkeypatch.setattr(compiled, "TILE_COLUMNS", columns)
+    for ours, expected in zip(everything(given, ("matern52", "rbf")), whole, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_block_with_itself_is_symmetric_with_ones_on_its_diagonal(name):
+    x = inputs(50, 1, 5, torch.float32, 1, False)[0].detach()
+    one = torch.ones(1, 1)
+    K = compiled.Block.apply(x, x, one, one[0], (name,))
+    assert torch.equal(K, K.mT)
+    assert torch.equal(K.diagonal(), torch.ones(50))
+
+
+def test_narrow_points_on_a_cpu_take_the_compiled_way():
+    assert radial.compiled_for(torch.zeros(2, 64)) is compiled
+    assert radial.compiled_for(torch.zeros(2, 3, dtype=torch.float64)) is compiled
+    assert radial.compiled_for(torch.zeros(2, 65)) is None
+    assert radial.compiled_for(torch.zeros(2, 3, dtype=torch.float16)) is None
+    assert radial.compiled_for(torch.zeros(2, 3, device="meta")) is None
+
+
+@pytest.fixture
+def forgetful():
+    radial._on_host.cache_clear()
+    yield
+    radial._on_host.cache_clear()
+
+
+def answers() -> torch.Tensor:
+    x = torch.linspace(-1, 1, 12).reshape(6, 2)
+    covariance = Covariance(default_sum(2, ard=True))
+    return torch.cat([covariance.block(x, x), covariance.matvec(x, x, x.mT), torch.ones(1, 6)])
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_without_llvm_the_tiles_serve(monkeypatch):
+    expected, find = answers(), importlib.util.find_spec
+    radial._on_host.cache_clear()
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "llvmlite" else find(name)
+    )
+    assert radial.compiled_for(torch.zeros(2, 2)) is None
+    torch.testing.assert_close(answers(), expected)
+
+
+@pytest.mark.usefixtures("forgetful")
+def test_where_llvm_cannot_compile_the_tiles_serve_and_a_warning_says_so(monkeypatch):
+    broken = ModuleType("llvmlite")
+    monkeypatch.setitem(sys.modules, "llvmlite", broken)
+    broken.__spec__ = importlib.util.spec_from_loader("llvmlite", None)
+    for name in ("compiled", "kernels", "emit"):
+        monkeypatch.delitem(sys.modules, f"orthogp.radial.{name}")
+        monkeypatch.delattr(radial, name)
+    with pytest.warns(UserWarning, match="LLVM cannot compile here"):
+        assert radial.compiled_for(torch.zeros(2, 2)) is None

@@ -1,0 +1,36 @@
+"""Products with triangles by panels, and the trapezoids of a predictor, against plain products."""
+
+import pytest
+import torch
+
+from orthogp.bases.predictor import _trapezoid
+from orthogp.linalg import lower_product, upper_product
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+# Below the panels, one more than a panel, panels that do not come out even.
+@pytest.mark.parametrize("size", [1, 5, 65, 150, 301])
+@pytest.mark.parametrize("batches", [((), ()), ((2,), (2,)), ((), (3,)), ((3,), ())])
+def test_panels_leave_out_nothing_but_zeros(size, batches):
+    A, X = normal(*batches[0], size, size).tril(), normal(*batches[1], size, 7)
+    torch.testing.assert_close(lower_product(A, X), A @ X)
+    torch.testing.assert_close(upper_product(A, X), A.mT @ X)
+
+
+def test_panels_take_any_layout():
+    A, X = normal(130, 130).tril(), normal(40, 130).mT
+    flipped = A.mT.contiguous().mT
+    torch.testing.assert_close(lower_product(flipped, X), A @ X)
+    torch.testing.assert_close(upper_product(flipped, X), A.mT @ X)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 4, 9])
+def test_a_trapezoid_keeps_sums_of_squares(rows):
+    squares, Z = normal(2, rows).square(), normal(2, rows, 9)
+    T = _trapezoid(squares, Z)
+    assert T.shape == (2, rows, 9)
+    assert torch.equal(T, T.triu())
+    torch.testing.assert_close(T.mT @ T, Z.mT @ (squares.unsqueeze(-1) * Z))
