@@ -1,12 +1,14 @@
 """The `orthogp` program. Commands import what they need when they run: `--help` is quick."""
 
 import sys
+from typing import Annotated
 
 import typer
 
 from orthogp.bench.commands import app as bench
 from orthogp.errors import OrthogpError
 from orthogp.paper.commands import app as paper
+from orthogp.tabular.commands import app as tabular
 
 app = typer.Typer(
     help="Orthogonally decoupled variational Gaussian processes.",
@@ -15,6 +17,15 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 app.add_typer(paper, name="paper")
+# Without a name: fit and predict stand beside these.
+app.add_typer(tabular)
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show a refusal's traceback.")] = False,
+) -> None:
+    """Read by `main`: a refusal is caught outside of any command."""
 
 
 @app.command()
@@ -30,5 +41,7 @@ def main() -> None:
     try:
         app()
     except OrthogpError as error:
+        if "--debug" in sys.argv:
+            raise
         print(f"orthogp: {error}", file=sys.stderr)
         sys.exit(2)

@@ -1,5 +1,6 @@
 """A fitted estimator as a file, as an ONNX graph, and as a pickle."""
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
@@ -27,7 +28,7 @@ from orthogp.estimators.state import (
 from orthogp.export import export_onnx
 from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP
-from orthogp.saving import load_model, save_model
+from orthogp.saving import Saved, load_model, save_model
 from orthogp.training import Report
 
 
@@ -44,13 +45,16 @@ class Persistent(Settings):
     _predictor: Predictor
     _x_scaling: Scaling
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Writes the fitted estimator to one file, which holds data and nothing that runs.
 
-        Callbacks and the places of this machine (`device`, `checkpoint_dir`) are not kept.
+        Callbacks and the places of this machine (`device`, `checkpoint_dir`) are not kept. `extra`
+        is JSON of the caller's own beside it, which `load` does not look at.
         """
         check_is_fitted(self)
-        save_model(path, self.model_, *self._state())
+        meta, tensors = self._state()
+        beside = {} if extra is None else {"extra": dict(extra)}
+        save_model(path, self.model_, meta | beside, tensors)
 
     @classmethod
     def load(
@@ -61,7 +65,13 @@ class Persistent(Settings):
         device: str | torch.device | None = None,
     ) -> Self:
         """Reads what `save` wrote; a kernel or likelihood of your own must be passed in."""
-        saved = load_model(path, kernel=kernel, likelihood=likelihood)
+        return cls.from_saved(load_model(path, kernel=kernel, likelihood=likelihood), path, device)
+
+    @classmethod
+    def from_saved(
+        cls, saved: Saved, path: str | Path, device: str | torch.device | None = None
+    ) -> Self:
+        """The estimator in a file that has been read already; `path` is for its refusals."""
         try:
             if saved.meta["estimator"] != cls.__name__:
                 raise FileError(f"it holds a {saved.meta['estimator']!s:.40}")

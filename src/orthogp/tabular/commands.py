@@ -1,0 +1,162 @@
+"""`orthogp fit` and `orthogp predict`: options to requests, results to the terminal and files."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from orthogp.errors import ConfigurationError, OrthogpError
+from orthogp.tabular.options import as_arguments, with_settings
+
+app = typer.Typer()
+
+Table = Annotated[
+    Path, typer.Argument(help="CSV (.csv, .tsv, also .gz), Parquet, or a folder of Parquet files.")
+]
+Model = Annotated[Path, typer.Argument(help="A file by `orthogp fit`.")]
+INTERRUPTED = 130
+
+
+@app.command("fit")
+@with_settings
+def fit_command(
+    table: Table,
+    target: Annotated[str, typer.Option(help="The column to predict.")],
+    out: Annotated[Path, typer.Option(help="Where the model goes.")],
+    task: Annotated[
+        str | None, typer.Option(help="regression or classification; by the target by default.")
+    ] = None,
+    id_column: Annotated[
+        str | None, typer.Option("--id", help="A column that names the rows: no input.")
+    ] = None,
+    drop: Annotated[str | None, typer.Option(help="Columns to leave out, comma-separated.")] = None,
+    test_size: Annotated[
+        float, typer.Option(help="Share of the rows held out for the report; 0 for none.")
+    ] = 0.1,
+    missing: Annotated[
+        str, typer.Option(help="impute (median, and a column that tells) or refuse.")
+    ] = "impute",
+    report: Annotated[Path | None, typer.Option(help="Write the report here as HTML.")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the report here as JSON.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The same number gives the same model.")] = 0,
+    **settings: Any,
+) -> None:
+    """Fit a model to a table and report on rows it has not seen.
+
+    [bold]orthogp fit houses.csv --target price --out price.orthogp --report price.html[/]
+
+    [bold]orthogp fit visits.parquet --target returned --id visit --max-time 600 --out model[/]
+    """
+    from orthogp.tabular.fitting import require_device, train
+    from orthogp.tabular.preparing import FitRequest, prepare
+    from orthogp.tabular.writing import require_writable
+
+    request = FitRequest(
+        table, target, out, task, id_column, tuple(listed(drop)), test_size, missing, seed,
+        as_arguments(settings),
+    )  # fmt: skip
+    pages = [page for page in (report, json_file) if page is not None]
+    if test_size == 0 and pages:
+        raise ConfigurationError("--report and --json are about test rows; --test-size 0 has none")
+    for path in (out, *pages):
+        require_writable(path)
+        if path.absolute() == table.absolute():
+            raise ConfigurationError(f"{path} is the table itself; write to another file")
+    require_device(request.settings["device"])
+    try:
+        prepared = prepare(request, say)
+        model, interrupted = train(request, prepared)
+    except KeyboardInterrupt:
+        say("interrupted before there was a model; nothing was written")
+        raise typer.Exit(INTERRUPTED) from None
+    model.save(out)
+    end = "interrupted; the model as it stood" if interrupted else "the model"
+    say(f"{end} is in {out}, after {model.estimator.n_iter_} steps on {len(prepared.y)} rows")
+    status = INTERRUPTED if interrupted else 0
+    if test_size > 0:
+        made = reported(request, prepared, model, interrupted, report, json_file)
+        status = status or made
+    if status:
+        raise typer.Exit(status)
+
+
+def reported(request, prepared, model, interrupted, page, json_file) -> int:
+    """The report, everywhere it is wanted; the exit status. The model is safe already."""
+    from orthogp.tabular.fitting import judge
+    from orthogp.tabular.report_page import write_page
+    from orthogp.tabular.report_text import print_report
+
+    try:
+        found = judge(request, prepared, model, interrupted)
+        print_report(found, Console())
+        if json_file is not None:
+            found.write_json(json_file)
+        if page is not None:
+            write_page(found, page)
+            say(f"the report is in {page}")
+    except OrthogpError as error:
+        say(f"the model is saved, but its report failed: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("interrupted; the model is saved, its report is not whole")
+        return INTERRUPTED
+    return 0
+
+
+@app.command("predict")
+def predict_command(
+    model: Model,
+    table: Table,
+    out: Annotated[Path, typer.Option(help="Where to: .csv, .tsv, also .gz, or .parquet.")],
+    id_column: Annotated[
+        str | None, typer.Option("--id", help="A column to keep; that of the fit by default.")
+    ] = None,
+    coverage_levels: Annotated[
+        str | None, typer.Option(help="Quantiles, comma-separated; 0.05,0.5,0.95 by default.")
+    ] = None,
+    batch_rows: Annotated[int, typer.Option(help="Rows in memory at a time, at most.")] = 2**16,
+    safe_csv: Annotated[
+        bool,
+        typer.Option("--safe-csv", help="Put a quote before text that a spreadsheet would run."),
+    ] = False,
+) -> None:
+    """Predict every row of a table: mean, std and quantiles, or label and probabilities.
+
+    [bold]orthogp predict price.orthogp new.csv --out prices.csv[/]
+
+    [bold]orthogp predict model visits.parquet --id visit --out returned.parquet[/]
+    """
+    from orthogp.tabular.predicting import PredictRequest, predict_table
+
+    request = PredictRequest(
+        model, table, out, id_column, levels(coverage_levels), batch_rows, safe_csv
+    )
+    try:
+        predict_table(request, say)
+    except KeyboardInterrupt:
+        say(f"interrupted; {out} was not written")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def say(text: str) -> None:
+    """A line as it is: names may hold what Rich or a terminal would obey."""
+    plain = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    Console(soft_wrap=True, highlight=False, markup=False, emoji=False).print(plain)
+
+
+def listed(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def levels(text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in listed(text))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"--coverage-levels is {text!r}; expected numbers between 0 and 1, comma-separated"
+        ) from error
