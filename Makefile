@@ -7,7 +7,7 @@ INSTALLED := .venv/.installed
 BROWSER := .venv/.browser
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint format mutants clean
+.PHONY: help test demo docs lint format mutants clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -16,7 +16,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -e '.[dev]' -c constraints.txt
+	$(BIN)/python -m pip install --quiet -e '.[dev,docs]' -c constraints.txt
 	@touch $@
 
 # The pages are tried in a browser. Without one, and without the right to install it, those tests
@@ -33,6 +33,9 @@ test: $(INSTALLED) $(BROWSER) ## run the whole test suite
 
 demo: $(INSTALLED) ## run the demonstration on built-in data
 	$(BIN)/python -m orthogp.demo
+
+docs: $(INSTALLED) ## run every example and build the documentation into site/
+	OMP_NUM_THREADS=$(WORKERS) $(BIN)/python tools/build_docs.py --slow
 
 lint: $(INSTALLED) ## check style, types and the import layers
 	$(BIN)/ruff check .

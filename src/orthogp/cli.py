@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from orthogp.bench.commands import app as bench
+from orthogp.demo import main as demo
 from orthogp.errors import OrthogpError
 from orthogp.paper.commands import app as paper
 from orthogp.tabular.commands import app as tabular
@@ -15,6 +16,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.command("demo")(demo)
 app.add_typer(bench, name="bench")
 app.add_typer(paper, name="paper")
 # Without a name: fit and predict stand beside these.
@@ -26,14 +28,6 @@ def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show a refusal's traceback.")] = False,
 ) -> None:
     """Read by `main`: a refusal is caught outside of any command."""
-
-
-@app.command()
-def demo() -> None:
-    """What residual points add, on built-in data."""
-    from orthogp import demo
-
-    demo.main()
 
 
 def main() -> None:

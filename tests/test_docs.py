@@ -1,0 +1,83 @@
+"""The documentation builds without a warning, and the Python on its pages runs."""
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted(p for p in (ROOT / "docs").rglob("*.md") if "```python" in p.read_text())
+EXAMPLES = sorted(p.stem for p in (ROOT / "docs" / "examples").glob("*.py"))
+# Fewer steps than a reader takes, enough for what a page asserts.
+STEPS = {"extending": 150}
+
+
+class Fetched(HTMLParser):
+    """What a browser would load to show a page."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.addresses: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        if tag in ("script", "img", "iframe", "source", "video", "audio"):
+            self.addresses.append(given.get("src") or "")
+        if tag == "link" and given.get("rel") not in ("canonical", "prev", "next"):
+            self.addresses.append(given.get("href") or "")
+
+
+@pytest.fixture
+def site(tmp_path):
+    for package in ("mkdocs", "material", "mkdocstrings"):
+        pytest.importorskip(package, reason="needs the extra `docs`")
+    command = [sys.executable, "tools/build_docs.py", "--site", str(tmp_path / "site")]
+    command += ["--outputs", str(tmp_path / "examples")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return tmp_path / "site"
+
+
+def test_the_site_builds_and_its_pages_ask_no_other_host(site):
+    pages = list(site.rglob("*.html"))
+    for page in pages:
+        for address in Fetched(page.read_text()).addresses:
+            assert not re.match(r"(https?:)?//", address), f"{page} loads {address}"
+    for style in site.rglob("*.css"):
+        assert not re.search(r"(@import|url\()\s*['\"]?(https?:)?//", style.read_text()), style
+    # Each example shows its results: text, and figures that are well-formed.
+    for name in EXAMPLES:
+        text = (site / "examples" / f"{name}.html").read_text()
+        figures = re.findall(r"<svg role=\"img\".*?</svg>", text, flags=re.DOTALL)
+        assert "Output" in text
+        assert figures
+        for figure in figures:
+            ElementTree.fromstring(figure)
+    # Every public name is found by the search.
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    titles = " ".join(entry["title"] for entry in index["docs"])
+    for name in ("OrthogonalGPRegressor", "OrthogonalVariationalStrategy", "TrainingConfig", "fit"):
+        assert name in titles
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_python_on_a_page_runs(page, tmp_path, monkeypatch):
+    """All blocks of a page, one after another, in one namespace."""
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for number, code in enumerate(
+            re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        ):
+            steps = STEPS.get(page.stem, 20)
+            code = code.replace("max_steps=500", f"max_steps={steps}")
+            code = code.replace("range(300)", "range(3)")
+            exec(compile(code, f"{page.name}, block {number}", "exec"), names)
