@@ -5,7 +5,6 @@ import sys
 
 from typer.testing import CliRunner
 
-from orthogp import demo
 from orthogp.cli import app
 
 
@@ -15,7 +14,8 @@ def run(*arguments):
 
 
 def test_help_names_the_commands():
-    assert "demo" in CliRunner().invoke(app, ["--help"]).output
+    offered = CliRunner().invoke(app, ["--help"]).output
+    assert all(name in offered for name in ("fit", "predict", "demo", "paper", "bench"))
     shown = CliRunner().invoke(app, ["bench", "--help"]).output
     assert all(name in shown for name in ("speed", "predict", "scaling", "imports"))
 
@@ -37,8 +37,18 @@ def test_a_list_that_is_none_is_refused():
     assert "'7,x' is not a list of whole numbers" in done.stderr
 
 
-def test_demo_runs_the_demonstration(monkeypatch):
-    ran = []
-    monkeypatch.setattr(demo, "main", lambda: ran.append(True))
-    assert CliRunner().invoke(app, ["demo"]).exit_code == 0
-    assert ran == [True]
+def test_demo_runs_the_demonstration(tmp_path):
+    """Which refuses a file for a folder before it does anything else."""
+    (tmp_path / "taken").write_text("")
+    done = run("demo", "--quick", "--out", str(tmp_path / "taken"))
+    assert done.returncode == 2
+    assert (
+        done.stderr == f"orthogp: {tmp_path / 'taken'} is not a folder; name another with --out\n"
+    )
+
+
+def test_debug_shows_where_a_refusal_came_from():
+    done = run("--debug", "bench", "scaling", "--residuals", "7,x")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "'7,x' is not a list of whole numbers" in done.stderr
