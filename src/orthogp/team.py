@@ -5,7 +5,6 @@ are the same everywhere, so every process takes the same step; what one decides,
 """
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -124,26 +123,6 @@ def current_team() -> Team:
     if not dist.is_available() or not dist.is_initialized():
         return Team()
     return Team(dist.get_rank(), dist.get_world_size())
-
-
-@contextlib.contextmanager
-def joined(device: str) -> Iterator[Team]:
-    """The team that torchrun started this process in, for as long as the block lasts.
-
-    Nothing happens outside torchrun, or where a process group is there already.
-    """
-    if "TORCHELASTIC_RUN_ID" not in os.environ or dist.is_initialized():
-        yield current_team()
-        return
-    if device.startswith("cuda"):
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
-    try:
-        yield current_team()
-        # One that leaves early would take the store that the others still talk to with it.
-        dist.barrier()
-    finally:
-        dist.destroy_process_group()
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ from orthogp.errors import ConfigurationError
 from orthogp.paper.published import CLASSIFICATION_COLUMNS, REGRESSION_COLUMNS
 from orthogp.training import TrainingConfig
 
-TASKS = ("regression", "classification")
 # Columns of our own, on the same splits: OrthNat with a lengthscale for every input, the
 # estimators' defaults, and boosted trees.
 OWN_METHODS = {

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from orthogp.training import Rows
 from orthogp.training.evaluate import chunk_rows
 
 INTERVAL = 0.9
-HALF_WIDTH = 1.6448536269514722
+HALF_WIDTH = NormalDist().inv_cdf((1 + INTERVAL) / 2)
 # What a class that no training row has is given, so that its log is finite.
 SMALLEST_PROBABILITY = 1e-15
 

@@ -10,7 +10,13 @@ from scipy.stats import norm
 from orthogp.errors import ConfigurationError
 from orthogp.paper.curves import Row
 from orthogp.paper.datasets import Split
-from orthogp.paper.metrics import HALF_WIDTH, Array, classification_metrics, regression_metrics
+from orthogp.paper.metrics import (
+    HALF_WIDTH,
+    INTERVAL,
+    Array,
+    classification_metrics,
+    regression_metrics,
+)
 
 # NGBoost takes minutes beyond.
 NGBOOST_ROWS = 60_000
@@ -36,7 +42,7 @@ def run_default(split: Split, regression: bool, seed: int, device: str, folder: 
     if regression:
         gp = OrthogonalGPRegressor(device=device, random_state=seed, checkpoint_dir=folder)
         gp.fit(split.x_train, split.y_train)
-        low, high = gp.predict_interval(x, 0.9)
+        low, high = gp.predict_interval(x, INTERVAL)
         mean = np.asarray(gp.predict(x))
         metrics = regression_metrics(y, mean, gp.log_density(x, y), low, high)
     else:

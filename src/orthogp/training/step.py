@@ -13,7 +13,7 @@ from orthogp.bases import NaturalGaussian, Orthogonal
 from orthogp.branches import Branches
 from orthogp.errors import ConfigurationError
 from orthogp.likelihoods import Conditional
-from orthogp.model import VariationalGP
+from orthogp.model import Bound, VariationalGP
 from orthogp.residual import (
     ScaledAdam,
     diagonal_rule,
@@ -139,11 +139,7 @@ class Step:
         )
         moved = self.parameters if self.a_gamma is None else [*self.parameters, self.a_gamma]
         wanted = moved if self.natural is None else [bound.q.v, bound.q.S, *moved]
-        share = bound.value
-        if self.team.size > 1:
-            # Every process has the whole KL and its own rows' expected log-likelihood.
-            share = bound.expected_log_prob - bound.kl / self.team.size
-        value, grads = self._summed(share, wanted, torch.autograd.grad(-share, wanted))
+        value, grads = self._differentiated(bound, wanted)
         branches = Branches(self.rates.device)
         if self.natural is not None:
             natural, guarded = self.natural, not self.model.likelihood.log_concave
@@ -167,10 +163,16 @@ class Step:
         # The first to fail names the cause; what fails after it is its consequence.
         self.failed |= found & ~self.failed.any()
 
-    def _summed(
-        self, share: Tensor, wanted: Sequence[Tensor], grads: Sequence[Tensor]
-    ) -> tuple[Tensor, list[Tensor]]:
-        """The bound and its gradients over all processes; those of γ's parts are whole already."""
+    def _differentiated(
+        self, bound: Bound, wanted: Sequence[Tensor]
+    ) -> tuple[Tensor, Sequence[Tensor]]:
+        """The bound of all processes' rows and the gradients of its negative."""
+        if self.team.size == 1:
+            return bound.value.detach(), torch.autograd.grad(-bound.value, wanted)
+        # Every process has the whole KL and its own rows' expected log-likelihood.
+        share = bound.expected_log_prob - bound.kl / self.team.size
+        grads = torch.autograd.grad(-share, wanted)
+        # Those of this process's part of γ are whole already.
         own = self._own_part()
         common = [grad for t, grad in zip(wanted, grads, strict=True) if t not in own]
         value, *summed = self.team.sum([share.detach(), *common])

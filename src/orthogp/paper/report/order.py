@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from orthogp.paper import published
-from orthogp.paper.experiments import EXPERIMENTS, OPTIMUM, OWN_METHODS, TASKS
+from orthogp.paper.datasets import TASKS
+from orthogp.paper.experiments import EXPERIMENTS, OPTIMUM, OWN_METHODS
 from orthogp.paper.records import Record
 
 ORDERED_METHODS = (
