@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from orthogp.commas import comma_separated
 from orthogp.errors import ConfigurationError
 
 app = typer.Typer(help="Speed beside other libraries.", no_args_is_help=True)
@@ -61,7 +62,7 @@ def speed_command(
         ard=ard,
         threads=threads,
     )
-    config = SpeedConfig(setup, steps, repeats, comma_separated(peers), interpreters(python))
+    config = SpeedConfig(setup, steps, repeats, tuple(comma_separated(peers)), interpreters(python))
     result = measured(lambda say: speed(config, say))
     show("A training step", "contestant", result, json_file)
     if plot is not None:
@@ -99,7 +100,7 @@ def predict_command(
         ard=ard,
         threads=threads,
     )
-    config = PredictConfig(setup, repeats, comma_separated(peers), interpreters(python))
+    config = PredictConfig(setup, repeats, tuple(comma_separated(peers)), interpreters(python))
     result = measured(lambda say: predict(config, say))
     show("Prediction", "contestant", result, json_file)
     if plot is not None:
@@ -147,10 +148,6 @@ def imports_command(repeats: Repeats = 7, json_file: Json = None) -> None:
 
     result = measured(lambda say: imports(ImportsConfig(repeats), say))
     show("Importing", "import", result, json_file)
-
-
-def comma_separated(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def counts(text: str) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from orthogp.commas import comma_separated
 from orthogp.errors import ConfigurationError
 
 app = typer.Typer(help="The paper's experiments.", no_args_is_help=True)
@@ -59,7 +60,13 @@ def run_command(
     for name, value in (("steps", steps), ("jobs", jobs)):
         if value is not None and value < 1:
             raise ConfigurationError(f"--{name} is {value}; expected at least one")
-    items = grid(experiment, folder, listed(datasets), listed(methods), splits)
+    items = grid(
+        experiment,
+        folder,
+        comma_separated(datasets) or None,
+        comma_separated(methods) or None,
+        splits,
+    )
     console, done, failed = Console(), 0, 0
 
     def tell(job, record) -> None:
@@ -143,7 +150,7 @@ def fetch_command(
     from orthogp.paper.fetching.sources import SOURCES
 
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    wanted = listed(names) or list(dict.fromkeys(source.name for source in SOURCES))
+    wanted = comma_separated(names) or list(dict.fromkeys(source.name for source in SOURCES))
     outcomes = fetch(wanted, require_data_dir(data_dir), console.print)
     failed = [outcome.name for outcome in outcomes if outcome.status == "failed"]
     if failed:
@@ -165,10 +172,6 @@ def collect_command(
 
 def beside(out: Path) -> Path:
     return out.parent if out.is_file() else out
-
-
-def listed(text: str | None) -> list[str] | None:
-    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
 def require_data_dir(given: Path | None) -> Path:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from orthogp.commas import comma_separated
 from orthogp.errors import ConfigurationError, OrthogpError
 from orthogp.tabular.options import as_arguments, with_settings
 
@@ -55,7 +56,7 @@ def fit_command(
     from orthogp.tabular.writing import require_writable
 
     request = FitRequest(
-        table, target, out, task, id_column, tuple(listed(drop)), test_size, missing, seed,
+        table, target, out, task, id_column, tuple(comma_separated(drop)), test_size, missing, seed,
         as_arguments(settings),
     )  # fmt: skip
     pages = [page for page in (report, json_file) if page is not None]
@@ -147,15 +148,11 @@ def say(text: str) -> None:
     Console(soft_wrap=True, highlight=False, markup=False, emoji=False).print(plain)
 
 
-def listed(text: str | None) -> list[str]:
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
-
-
 def levels(text: str | None) -> tuple[float, ...] | None:
     if text is None:
         return None
     try:
-        return tuple(float(part) for part in listed(text))
+        return tuple(float(part) for part in comma_separated(text))
     except ValueError as error:
         raise ConfigurationError(
             f"--coverage-levels is {text!r}; expected numbers between 0 and 1, comma-separated"
