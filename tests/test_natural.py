@@ -333,5 +333,5 @@ def test_safe_step_size_is_the_step_where_there_is_no_danger():
     grad_S = torch.stack([precision[0], -100 * precision[0]])
     steps = safe_step_size(precision, grad_S, torch.tensor(0.5).double())
     assert steps[0] == 0.5
-    # ½·4⁻ᵏ: the first with (1 − τ) − 200 τ > 0.1
-    assert steps[1] == 0.5 / 4**4
+    # ½·16⁻ᵏ: the first with (1 − τ) − 200 τ > 0.1
+    assert steps[1] == 0.5 / 16**2

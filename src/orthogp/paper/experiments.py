@@ -55,7 +55,7 @@ PAPER_TRAINING = TrainingConfig(
     natural_warmup=100,
     schedule="constant",
     kl_columns=64,
-    residual_floor=1e-6,
+    residual_floor=1e-3,
     report_every=200,
 )
 CLASSIFICATION_VARIANCE = 5.0
