@@ -27,3 +27,13 @@ def train(
 def train_all(*runs: str):
     """Several runs of `train`, one after the other; each is its arguments with commas."""
     return [train(*run.split(",")) for run in runs]
+
+
+def train_stream(blocks: str):
+    """A run on rows in so many blocks."""
+    from test_streams import Blocks
+
+    rows = data(200, dtype=torch.float64)
+    m = model(rows)
+    fit(m, Blocks(rows, (200 // int(blocks),) * int(blocks)), settings())
+    return contents(m)

@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from orthogp.errors import DataError
+from orthogp.team import Team
 from orthogp.training import Rows
-from orthogp.training.batches import ColumnSampler, Sampler, make_feed
+from orthogp.training.batches import ColumnSampler, Sampler
+from orthogp.training.feeds import make_feed
 from runs import unchecked
 
 CPU = torch.device("cpu")
@@ -69,12 +71,11 @@ def test_restored_columns_go_on_with_the_same_columns():
 
 def test_the_feed_gives_the_rows_that_were_drawn_in_the_models_dtype():
     x, y, weight = torch.randn(20, 3), torch.arange(20), torch.rand(20)
-    feed = make_feed(Rows(x, y, weight), 4, CPU, torch.float64)
-    indices = Sampler(20, 4, 0, CPU).draw(5)
-    for index, batch in zip(indices, feed.run(indices), strict=True):
-        assert torch.equal(batch[0], x[index].double())
-        assert torch.equal(batch[1], y[index])
-        assert torch.equal(batch[2], weight[index].double())
+    feed = make_feed(Rows(x, y, weight), 4, 0, Team(), CPU, torch.float64)
+    for index, _ in zip(Sampler(20, 4, 0, CPU).draw(5), feed.run(5), strict=True):
+        assert torch.equal(feed.batch[0], x[index].double())
+        assert torch.equal(feed.batch[1], y[index])
+        assert torch.equal(feed.batch[2], weight[index].double())
 
 
 def test_chunks_are_the_rows_in_order():

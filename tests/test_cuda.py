@@ -10,9 +10,11 @@ from orthogp.likelihoods import Bernoulli, Gaussian, RobustMax
 from orthogp.linalg import invert_lower
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.radial import tiled
-from orthogp.training import Rows, TrainingConfig, batches, fit
+from orthogp.team import Team
+from orthogp.training import Rows, TrainingConfig, feeds, fit
 from orthogp.training.step import Step
 from problems import KINDS, make_model, problem
+from test_streams import Blocks
 
 pytestmark = pytest.mark.cuda
 
@@ -96,12 +98,50 @@ def test_no_step_waits_for_the_device():
 def test_data_on_the_host_give_the_same_run(monkeypatch):
     ends = []
     for share in (0.5, 0.0):
-        monkeypatch.setattr(batches, "DEVICE_SHARE", share)
+        monkeypatch.setattr(feeds, "DEVICE_SHARE", share)
         model, rows = setting()
         fit(model, rows, TrainingConfig(**OPTIONS))
         ends.append([t.detach().clone() for t in model.parameters()])
     for device, host in zip(*ends, strict=True):
         assert torch.equal(device, host)
+
+
+def test_a_stream_trains_as_on_the_cpu():
+    ends = []
+    for device in ("cpu", "cuda"):
+        model, rows = setting(dtype=torch.float64)
+        stream = Blocks(rows.to(torch.device("cpu"), torch.float64), (700,) * 4 + (200,))
+        model.to(device)
+        # All columns: those of a step come from a generator of the device.
+        fit(model, stream, TrainingConfig(**OPTIONS | {"kl_columns": None}))
+        ends.append([t.detach().cpu() for t in model.parameters()])
+    for cpu, gpu in zip(*ends, strict=True):
+        torch.testing.assert_close(gpu, cpu, rtol=1e-5, atol=1e-6)
+
+
+def test_a_captured_step_sums_over_nccl(tmp_path, monkeypatch):
+    store = f"file://{tmp_path}/store"
+    torch.distributed.init_process_group("nccl", init_method=store, rank=0, world_size=1)
+    try:
+        ends = []
+        for capture in (True, False):
+            model, rows = setting()
+            batch = [part[:256] for part in rows.to(CUDA, torch.float32).parts()]
+            # One of two processes, whose other half never comes: the sums are its own.
+            step = Step(model, TrainingConfig(), len(rows), batch, 32, Team(0, 2), 512)
+            step.refresh()
+            step.rates.copy_(torch.tensor([1e-3, 1e-2, 1e-3]))
+            if capture:
+                step.capture()
+                assert step._graph is not None
+            for _ in range(5):
+                step()
+            assert step.fault() is None
+            ends.append([t.clone() for t in step.tensors().values()])
+        for captured, eager in zip(*ends, strict=True):
+            torch.testing.assert_close(captured, eager, rtol=1e-4, atol=1e-5)
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_binary_classification_trains():

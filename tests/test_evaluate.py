@@ -90,3 +90,10 @@ def test_predictions_come_in_the_order_of_the_rows(monkeypatch):
         assert len(parts) == -(-len(rows) // size)
         for chunked, direct in zip(zip(*parts, strict=True), whole, strict=True):
             torch.testing.assert_close(torch.cat(chunked, 1), direct, rtol=1e-10, atol=1e-12)
+
+
+def test_the_bound_of_a_sample_counts_for_all_rows():
+    rows = data(40, dtype=torch.float64)
+    m = model(rows)
+    twice = rows.map(lambda t: torch.cat([t, t]))
+    assert full_bound(m, rows, 80) == pytest.approx(full_bound(m, twice))

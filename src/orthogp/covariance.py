@@ -4,6 +4,7 @@ Sums of scaled RBF and Matérn kernels take the fused path of `radial`; any othe
 evaluated as GPyTorch would. The two agree to rounding, values and gradients.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +22,9 @@ from orthogp.errors import ConfigurationError
 
 MATERN_FAMILIES = {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}
 GENERIC_TILE = {"cpu": 2**20, "cuda": 2**24}
+# A kernel of GPyTorch is evaluated with its parameters exchanged for copies in another dtype, and
+# with one of GPyTorch's own settings changed: threads take turns.
+_ONE_AT_A_TIME = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -93,22 +97,23 @@ class Covariance(nn.Module):
             )
         self.kernel = kernel
         self.terms = radial_terms(kernel)
-        self._held: _Held | None = None
+        # By thread: several may predict with one model.
+        self._held: dict[int, _Held] = {}
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Reads the kernel's parameters once for all blocks inside: they must stand still."""
         if self.terms is not None:
-            self._held = _Held(self.terms)
+            self._held[threading.get_ident()] = _Held(self.terms)
             self.held_tensors()
         try:
             yield
         finally:
-            self._held = None
+            self._held.pop(threading.get_ident(), None)
 
     def held_tensors(self) -> list[Tensor]:
         """What every block inside `held` reads, where blocks may run beside each other."""
-        held = self._held
+        held = self._held.get(threading.get_ident())
         return [] if held is None or not held.scales[0].is_cuda else held.tensors()
 
     def extra_repr(self) -> str:
@@ -168,7 +173,8 @@ class Covariance(nn.Module):
 
     def _reading(self) -> "_Held":
         assert self.terms is not None
-        return _Held(self.terms) if self._held is None else self._held
+        held = self._held.get(threading.get_ident())
+        return _Held(self.terms) if held is None else held
 
     def _generic_block(self, x: Tensor, z: Tensor) -> Tensor:
         out = self._call_dense(x, z, diagonal=False)
@@ -196,11 +202,12 @@ class Covariance(nn.Module):
 
     def _call_dense(self, x: Tensor, z: Tensor, diagonal: bool) -> Tensor:
         dense = _Dense(self.kernel)
-        state = {
-            name: value.to(x.dtype) if value.is_floating_point() else value
-            for name, value in [*dense.named_parameters(), *dense.named_buffers()]
-        }
-        return torch.func.functional_call(dense, state, (x, z, diagonal))
+        with _ONE_AT_A_TIME:
+            state = {
+                name: value.to(x.dtype) if value.is_floating_point() else value
+                for name, value in [*dense.named_parameters(), *dense.named_buffers()]
+            }
+            return torch.func.functional_call(dense, state, (x, z, diagonal))
 
 
 class _Held:

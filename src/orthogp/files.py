@@ -4,13 +4,15 @@ Nothing in such a file is ever imported or executed; a file that is not whole is
 """
 
 import contextlib
+import errno
+import glob
 import hashlib
 import json
 import os
-import struct
-from collections.abc import Iterable
+import secrets
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -18,60 +20,146 @@ from torch import Tensor
 
 from orthogp.errors import FileError
 
+try:
+    import fcntl
+except ImportError:
+    fcntl = None
+
 DIGEST_LENGTH = 64
+# JSON takes up to twenty times its length in memory: more than this is no description of a model.
+LARGEST_HEADER = 2**24
+TOKEN_BYTES = 6
 # What a payload with a matching checksum can still fail with; JSON nested too deep for Python is a
 # RecursionError, which is a RuntimeError.
 UNREADABLE = (
-    SafetensorError, struct.error, ValueError, LookupError, TypeError, RuntimeError, AssertionError,
+    SafetensorError, ValueError, LookupError, TypeError, RuntimeError, AssertionError,
 )  # fmt: skip
 
 
 def write(path: Path, kind: str, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     payload = save(plain, metadata={"orthogp": json.dumps(meta, allow_nan=True)})
+    length = int.from_bytes(payload[:8], "little")
+    if length > LARGEST_HEADER:
+        raise FileError(
+            f"{path} could not be written: what describes it takes {length} bytes, and "
+            f"{LARGEST_HEADER} is the most; names of columns or levels may be too many"
+        )
     digest = hashlib.sha256(payload).hexdigest().encode()
     write_atomically(path, [_magic(kind), digest, b"\n", payload])
 
 
 def write_atomically(path: Path, parts: Iterable[bytes]) -> None:
     """The file is either the old one or the whole new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
+        with whole_file(path) as file:
             file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_directory(path.parent)
     except OSError as error:
         reason = error.strerror or str(error)
         raise FileError(f"{path} could not be written: {reason}") from error
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A new file to write to, which has its name when the block ends well, and is gone if not.
+
+    Any number of writers, in threads or in processes, may write the same file: the last to end has
+    it, whole. What a process left that was killed while it wrote, the next writer removes.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(path.parent, glob.escape(path.name))
+    temporary, file = _new_file(path)
+    try:
+        # Renamed while it is open and locked, so that nobody takes it for a leftover.
+        with file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(temporary, path)
+        _sync_directory(path.parent)
     finally:
         # Whatever came between, an interrupt too; after a success there is none.
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
+def remove_leftovers(folder: Path, names: str) -> None:
+    """Removes unfinished files whose writer is gone; `names` is a pattern of the finished ones."""
+    for path in folder.glob(f".{names}.{'[0-9a-f]' * (2 * TOKEN_BYTES)}.tmp"):
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            if _locked(file, wait=False):
+                path.unlink()
+
+
+def _new_file(path: Path) -> tuple[Path, BinaryIO]:
+    while True:
+        # Unique among threads too, and among machines that share a disk; never an existing file.
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(TOKEN_BYTES)}.tmp")
+        file = open(temporary, "xb")  # noqa: SIM115
+        _locked(file, wait=True)
+        if os.fstat(file.fileno()).st_nlink:
+            return temporary, file
+        # Removed by another before it was locked.
+        file.close()
+
+
+def _locked(file: BinaryIO, wait: bool) -> bool:
+    """Whether this process now holds the file's lock, which ends with the process at the latest."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
+
+
 def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the JSON of a file of this kind; anything else is a `FileError`."""
     try:
-        content = path.read_bytes()
+        # A pipe would be waited for, and a device may never end.
+        if path.exists() and not path.is_file():
+            raise FileError(f"{path} could not be read: it is not a regular file")
+        with open(path, "rb") as file:
+            return _read(file, path, kind)
     except OSError as error:
-        raise FileError(f"{path} could not be read: {error.strerror}") from error
+        reason = error.strerror or str(error)
+        raise FileError(f"{path} could not be read: {reason}") from error
+    except MemoryError as error:
+        reason = os.strerror(errno.ENOMEM)
+        raise FileError(f"{path} could not be read: {reason}") from error
+
+
+def _read(file: BinaryIO, path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     magic = _magic(kind)
-    if not content.startswith(magic):
+    if file.read(len(magic)) != magic:
         raise FileError(f"{path} is not an orthogp {kind}")
-    start = len(magic) + DIGEST_LENGTH + 1
-    digest, payload = content[len(magic) : start], content[start:]
-    if hashlib.sha256(payload).hexdigest().encode() + b"\n" != digest:
-        raise FileError(f"{path} is damaged: its checksum does not match")
+    digest = file.read(DIGEST_LENGTH + 1)
+    start = file.tell()
+    size = os.fstat(file.fileno()).st_size - start
     try:
-        (length,) = struct.unpack("<Q", payload[:8])
-        header = _parse(payload[8 : 8 + length])
+        header = _header(file, size)
+        file.seek(start)
+        payload = file.read(size)
+        if hashlib.sha256(payload).hexdigest().encode() + b"\n" != digest:
+            raise FileError(f"{path} is damaged: its checksum does not match")
         return load(payload), _parse(header["__metadata__"]["orthogp"])
+    except FileError:
+        raise
     except UNREADABLE as error:
-        raise FileError(f"{path} is damaged: {error}") from error
+        raise FileError(f"{path} is damaged: {error!s:.200}") from error
+
+
+def _header(file: BinaryIO, size: int) -> dict[str, Any]:
+    """What the file says of its tensors, if it is as long as they are: known before it is read."""
+    length = int.from_bytes(file.read(8), "little")
+    if length > LARGEST_HEADER:
+        raise ValueError(f"its header claims {length} bytes")
+    header = _parse(file.read(length))
+    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+    if 8 + length + max(ends, default=0) != size:
+        raise ValueError("it is not as long as its header says")
+    return header
 
 
 def _parse(text: str | bytes) -> dict[str, Any]:

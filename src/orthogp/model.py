@@ -1,5 +1,6 @@
 """Kernel + mean + likelihood + basis: the bound on a batch, and predictions."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,7 +25,7 @@ from orthogp.bases import (
 )
 from orthogp.branches import Branches
 from orthogp.covariance import Covariance
-from orthogp.errors import ConfigurationError
+from orthogp.errors import ConfigurationError, DataError, OrthogpError
 from orthogp.likelihoods import Likelihood
 from orthogp.linalg import Factor, factorise_robustly
 
@@ -73,10 +74,11 @@ class VariationalGP(nn.Module):
                 f"the basis has {basis.num_latents}"
             )
         self.covariance = Covariance(kernel)
+        require_evaluable(self.covariance, basis.beta)
         self.mean = ZeroMean() if mean is None else mean
         self.likelihood = likelihood
         self.basis = basis
-        self.jitter = DEFAULT_JITTER[basis.beta.dtype] if jitter is None else jitter
+        self.jitter = chosen_jitter(jitter, basis.beta.dtype)
 
     def bound(
         self,
@@ -93,6 +95,7 @@ class VariationalGP(nn.Module):
         row's expected log-likelihood. Where x is only a share of a batch of `batch_rows`, the
         expected log-likelihoods of all shares add up to that of the batch.
         """
+        self._require_inputs(x)
         with self.covariance.held():
             # GPyTorch's own kernels read their parameters block by block.
             branches = Branches(x.device, beside=self.covariance.fused)
@@ -113,6 +116,12 @@ class VariationalGP(nn.Module):
         expected = scale * rows.double().sum()
         return Bound(expected - kl, expected, kl, q, factor, kept)
 
+    def _require_inputs(self, x: Float[Tensor, "n d"]) -> None:
+        expected = self.basis.beta.shape[1]
+        # The compiled kernel sums would read past the ends of the rows.
+        if x.shape[1] != expected:
+            raise DataError(f"x has {x.shape[1]} inputs a row; expected {expected}, as β has")
+
     def prior_mean(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         # A mean has the dtype of its parameters; predictions are in float64 all the same.
         own = next(self.mean.parameters(), x).dtype
@@ -127,6 +136,7 @@ class VariationalGP(nn.Module):
         self, x: Float[Tensor, "n d"], predictor: Predictor | None = None
     ) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
         """Mean and variance of the latent functions at x, in float64."""
+        self._require_inputs(x)
         predictor = self.predictor() if predictor is None else predictor
         mean, variance = predictor.marginals(x)
         return mean + self.prior_mean(x.to(mean.dtype)), variance
@@ -164,12 +174,14 @@ def build_basis(
         raise ConfigurationError(
             f"the {name} basis has no natural steps; use optimizer='adam' or another basis"
         )
+    covariance = Covariance(kernel)
+    require_evaluable(covariance, beta)
+    jitter = chosen_jitter(jitter, beta.dtype)
     if name == "decoupled":
         return Decoupled(beta, gamma, num_latents)
-    jitter = DEFAULT_JITTER[beta.dtype] if jitter is None else jitter
     with torch.no_grad():
         points = beta.double()
-        factor = factorise_robustly(Covariance(kernel).block(points, points), jitter)
+        factor = factorise_robustly(covariance.block(points, points), jitter)
     if optimizer == "natural":
         q = NaturalGaussian(factor, num_latents, hold_fixed)
     else:
@@ -180,3 +192,35 @@ def build_basis(
         return Orthogonal(beta, gamma, q)
     assert isinstance(q, FactorGaussian)
     return Hybrid(beta, gamma, q)
+
+
+@torch.no_grad()
+def require_evaluable(covariance: Covariance, points: Float[Tensor, "m d"]) -> None:
+    """Refuses a kernel that is made for another number of inputs than the points have."""
+    inputs = points.shape[1]
+    for term in covariance.terms or ():
+        count = term.kernel.lengthscale.numel()
+        if count not in (1, inputs):
+            raise ConfigurationError(
+                f"the kernel has {count} lengthscales and the points have {inputs} input(s); build "
+                f"it with ard_num_dims={inputs} or without"
+            )
+    try:
+        covariance.block(points[:1].double(), points[:1].double())
+    except OrthogpError:
+        raise
+    except (RuntimeError, IndexError, ValueError) as error:
+        reason = str(error).strip().split("\n")[0].rstrip(".")
+        raise ConfigurationError(
+            f"the kernel cannot be evaluated at points with {inputs} input(s) ({reason:.200}); "
+            "build it for as many"
+        ) from error
+
+
+def chosen_jitter(jitter: float | None, dtype: torch.dtype) -> float:
+    """The one given, None for the default of the dtype."""
+    if jitter is None:
+        return DEFAULT_JITTER[dtype]
+    if not 0.0 <= jitter < math.inf:
+        raise ConfigurationError(f"jitter is {jitter!r}; expected a number, zero or more")
+    return jitter

@@ -35,7 +35,8 @@ def choose_beta(
         kmeans = KMeans(count, max_iter=KMEANS_ITERATIONS, random_state=seed)
         fitted = kmeans.fit(np.ascontiguousarray(sample.cpu().numpy()))
     centres = torch.as_tensor(fitted.cluster_centers_).to(x)
-    return _distinct_first(centres, distinct, count, generator)
+    # In the order of the rows, not sorted: the choice is then the same for columns in any order.
+    return _distinct_first(centres, _unseen(sample, sample[:0]), count, generator)
 
 
 def choose_gamma(

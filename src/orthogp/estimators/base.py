@@ -9,41 +9,60 @@ from typing import Any, Self
 import numpy as np
 import torch
 from gpytorch.means import Mean
-from numpy.typing import ArrayLike, NDArray
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from numpy.typing import NDArray
 from torch import Tensor
 
 from orthogp import training
 from orthogp.errors import DataError
+from orthogp.estimators.checks import (
+    checked_numbers,
+    checked_table,
+    checked_weight,
+    require_fitted,
+)
 from orthogp.estimators.defaults import count_held_out, point_counts, training_config
 from orthogp.estimators.persistent import Persistent
-from orthogp.estimators.scaling import Array, Scaling
-from orthogp.estimators.settings import no_type_check, torch_device, torch_dtype
+from orthogp.estimators.scaling import Array, Moments, Scaling
+from orthogp.estimators.setting_checks import check_settings, drawn_seed, present_device
+from orthogp.estimators.settings import no_type_check, torch_dtype
+from orthogp.estimators.streamed import Table, is_large, loaded, streamed_table
+from orthogp.estimators.together import require_alike
 from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.points import choose_beta, choose_gamma
+from orthogp.sources import as_source
+from orthogp.team import current_team
 from orthogp.training import ProgressBar, Rows, full_bound, predict_in_chunks
 
 # Rows that a prediction looks at together: memory does not grow with the table.
 CHUNK_ROWS = 2**15
+# In units of a column's spread. So far away radial kernels have long forgotten the data, and the
+# squares of distances are still numbers.
+FARTHEST = 1e100
 
 
 @no_type_check
 class OrthogonalGP(Persistent):
     """An estimator with a `VariationalGP` inside; a subclass says what its targets are.
 
-    After a fit: `elbo_`, the bound on all rows given, in nats and in the units of y; `history_`,
+    After a fit: `elbo_`, the bound on all rows given (for a table that was streamed an unbiased
+    estimate, from a sample of its rows), in nats and in the units of y; `history_`,
     one dict a report; `n_iter_`, the steps since the last fresh start; `model_`, the torch module.
     """
 
     # Whether rows are held out to calibrate, not only to stop early.
     _calibrates: bool
-    # How scikit-learn is to check y.
-    _target_checks: dict[str, Any]
 
     @abstractmethod
-    def _learn_targets(self, y: NDArray, weight: Array | None, classes: NDArray | None) -> None:
+    def _checked_targets(self, y: Any, num_rows: int) -> NDArray:
+        """Refuses targets that are missing, or that are not of the right kind and number."""
+
+    @abstractmethod
+    def _survey_targets(self, y: NDArray, weight: Array | None, before: Any) -> Any:
+        """What `_learn_targets` must know of these targets and of those surveyed before."""
+
+    @abstractmethod
+    def _learn_targets(self, survey: Any, classes: NDArray | None) -> None:
         """Learns how `_encode` and its inverse are to work."""
 
     @abstractmethod
@@ -62,27 +81,39 @@ class OrthogonalGP(Persistent):
     def _log_jacobian(self) -> float:
         """log |∂(the model's y) / ∂(the user's y)| of one row."""
 
-    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Trains from scratch, or goes on from the last fit with `warm_start`.
 
+        In place of arrays X may be the path of a Parquet file or directory, with names of columns
+        for y and sample_weight; a NumPy memory map; or, alone, a torch Dataset or one of
+        `orthogp.sources`. What is too large for memory is streamed.
+
         A row's weight multiplies its expected log-likelihood; rows of weight zero are left out.
+        In an initialised process group every process calls it with the same rows, works on its
+        share of each batch, and ends with the same model; callbacks are the first process's.
         """
         return self._fit(X, y, sample_weight, not (self.warm_start and hasattr(self, "model_")))
 
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, fresh: bool, classes: NDArray | None = None
     ) -> Self:
-        X, y, weight = self._checked(X, y, sample_weight, fresh)
-        if fresh:
-            scaled = self.standardize
-            self._x_scaling = Scaling.of(X, weight, "X") if scaled else Scaling.none(X.shape[1])
-            self._learn_targets(y, weight, classes)
-        rows = self._rows(X, y, weight)
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        check_settings(self.get_params(deep=False))
+        device = present_device(self.device)
+        # Among several processes the first decides, so that all end with the same bits.
+        team = current_team()
+        seed = team.agree(drawn_seed(self.random_state))
         generator = torch.Generator().manual_seed(seed)
-        train, held = self._hold_out(rows, generator)
-        model = self._new_model(train, generator) if fresh else self.model_
-        model.to(torch_device(self.device))
+        source = as_source(X, y, sample_weight)
+        if source is not None and is_large(source):
+            table = streamed_table(self, source, fresh, classes, generator)
+        else:
+            if source is not None:
+                X, y, sample_weight = loaded(source)
+            table = self._table(X, y, sample_weight, fresh, classes, generator)
+        require_alike(table.train, team)
+        train, held = table.train, table.held
+        model = self._new_model(table.sample, len(train), generator) if fresh else self.model_
+        model.to(device)
         done, history = (0, []) if fresh else (self.n_iter_, self.history_)
         # A run that goes on must not take the checkpoints of the one before for its own.
         config = training_config(
@@ -97,30 +128,52 @@ class OrthogonalGP(Persistent):
         self._calibrate(held, fresh)
         elapsed = history[-1]["seconds"] if history else 0.0
         reports = [
-            replace(r, step=r.step + done, seconds=r.seconds + elapsed) for r in result.history
+            replace(r, step=r.step + done, seconds=r.seconds + elapsed)
+            for r in team.agree(result.history)
         ]
         self.history_ = [*history, *map(asdict, reports)]
         self.n_iter_ = done + result.steps
-        counted = len(rows) if weight is None else float(weight.sum())
-        self.elbo_ = full_bound(model, rows) + counted * self._log_jacobian()
+        bound = team.agree(full_bound(model, table.judged, table.num_rows))
+        self.elbo_ = bound + table.weight * self._log_jacobian()
         return self
+
+    def _table(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        fresh: bool,
+        classes: NDArray | None,
+        generator: torch.Generator,
+    ) -> Table:
+        """Rows in memory, and those of them that are held out."""
+        X, y, weight = self._checked(X, y, sample_weight, fresh)
+        if fresh:
+            self._learn_inputs(Moments.of(X, weight, "X"))
+            self._learn_targets(self._survey_targets(y, weight, None), classes)
+        rows = self._rows(X, y, weight)
+        train, held = self._hold_out(rows, generator)
+        total = float(len(rows) if weight is None else weight.sum())
+        return Table(train, held, train, rows, len(rows), total)
+
+    def _learn_inputs(self, moments: Moments) -> None:
+        found = moments.scaling() if self.standardize else Scaling.none(len(moments.mean))
+        self._x_scaling = current_team().agree(found)
 
     def _checked(
         self, X: Any, y: Any, sample_weight: Any, fresh: bool
     ) -> tuple[Array, NDArray, Array | None]:
-        X, y = validate_data(self, X, y, dtype=np.float64, reset=fresh, **self._target_checks)
-        if sample_weight is None:
+        X = checked_table(self, X, reset=fresh)
+        y = self._checked_targets(y, len(X))
+        weight = checked_weight(sample_weight, len(X))
+        if weight is None:
             return X, y, None
-        weight = _check_sample_weight(
-            sample_weight, X, dtype=np.float64, ensure_non_negative=True,
-            allow_all_zero_weights=False,
-        )  # fmt: skip
         counts = weight > 0
         return X[counts], y[counts], weight[counts]
 
     def _rows(self, X: Array, y: NDArray, weight: Array | None) -> Rows:
         dtype = torch_dtype(self.dtype)
-        weights = None if weight is None else torch.from_numpy(weight).to(dtype)
+        weights = None if weight is None else torch.tensor(weight, dtype=dtype)
         rows = Rows(self._x_scaling.standardise(X, dtype), self._encode(y), weights)
         # What was finite in float64 need not be in float32.
         rows.require_finite()
@@ -135,10 +188,10 @@ class OrthogonalGP(Persistent):
         order = torch.randperm(len(rows), generator=generator)
         return rows.map(lambda t: t[order[count:]]), rows.map(lambda t: t[order[:count]])
 
-    def _new_model(self, rows: Rows, generator: torch.Generator) -> VariationalGP:
-        """A model at its prior, with β and γ among the rows."""
+    def _new_model(self, rows: Rows, num_rows: int, generator: torch.Generator) -> VariationalGP:
+        """A model of `num_rows` rows at its prior, with β and γ among these."""
         likelihood, mean, variance = self._prior(rows.y)
-        num_inducing, num_residual = point_counts(self.get_params(deep=False), len(rows))
+        num_inducing, num_residual = point_counts(self.get_params(deep=False), num_rows)
         beta = self._given_points("inducing_points")
         if beta is None:
             beta = choose_beta(rows.x, num_inducing, generator)
@@ -160,23 +213,25 @@ class OrthogonalGP(Persistent):
         points = getattr(self, name)
         if points is None:
             return None
-        points = np.asarray(points, dtype=np.float64)
+        points = checked_numbers(points, name)
         expected = len(self._x_scaling.scale)
-        if points.ndim != 2 or points.shape[1] != expected or not np.isfinite(points).all():
-            raise DataError(
-                f"{name} has shape {points.shape}; expected finite numbers of shape (m, {expected})"
-            )
+        if points.ndim != 2 or points.shape[1] != expected:
+            raise DataError(f"{name} has shape {points.shape}; expected (m, {expected})")
         return self._x_scaling.standardise(points, torch_dtype(self.dtype))
 
     def _inputs(self, X: Any) -> Array:
-        check_is_fitted(self)
-        return np.asarray(validate_data(self, X, dtype=np.float64, reset=False))
+        require_fitted(self)
+        return checked_table(self, X, reset=False)
+
+    def _placed(self, X: Array) -> Tensor:
+        """New rows where the model has its points."""
+        return self._x_scaling.standardise(X).clamp_(-FARTHEST, FARTHEST)
 
     def _latents(self, X: Array) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Which rows, and the latent means and variances there, chunk after chunk."""
         stop = 0
         for start in range(0, len(X), CHUNK_ROWS):
-            x = self._x_scaling.standardise(X[start : start + CHUNK_ROWS])
+            x = self._placed(X[start : start + CHUNK_ROWS])
             for mean, variance in predict_in_chunks(self.model_, x, self._predictor):
                 begin, stop = stop, stop + mean.shape[1]
                 yield slice(begin, stop), mean, variance

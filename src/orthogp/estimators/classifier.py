@@ -2,7 +2,7 @@
 
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -11,13 +11,11 @@ from gpytorch.means import Mean
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.preprocessing import LabelEncoder
-from sklearn.utils import column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from orthogp.errors import ConfigurationError, DataError, FileError
 from orthogp.estimators.base import OrthogonalGP
+from orthogp.estimators.checks import checked_labels, require_classes, require_fitted
 from orthogp.estimators.defaults import CLASSIFICATION_VARIANCE
 from orthogp.estimators.scaling import Array, Scaling
 from orthogp.estimators.settings import no_type_check
@@ -26,27 +24,29 @@ from orthogp.likelihoods import ClassificationLikelihood, Likelihood, as_likelih
 from orthogp.model import VariationalGP
 from orthogp.training import Rows
 
+# Labels in a refusal.
+MOST_NAMED = 5
+
 
 @no_type_check
 class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
     """Gaussian process classification into two classes or more."""
 
     _calibrates = False
-    _target_checks: ClassVar[dict[str, Any]] = {}
     classes_: NDArray
 
     def partial_fit(
         self,
-        X: ArrayLike,
-        y: ArrayLike,
+        X: Any,
+        y: Any = None,
         classes: ArrayLike | None = None,
-        sample_weight: ArrayLike | None = None,
+        sample_weight: Any = None,
     ) -> Self:
         """Goes on training with these rows, in the units of the first call.
 
         `classes` are all that may ever come; the first call needs them if its y lacks some.
         """
-        given = None if classes is None else np.asarray(classes)
+        given = None if classes is None else checked_labels(classes, name="classes")
         return self._fit(X, y, sample_weight, not hasattr(self, "model_"), given)
 
     def predict(self, X: ArrayLike) -> NDArray:
@@ -74,9 +74,7 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
     def log_density(self, X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
         """log p(label) of every row."""
         X = self._inputs(X)
-        labels = self._encode(column_or_1d(y))
-        if len(labels) != len(X):
-            raise DataError(f"there are {len(labels)} labels for {len(X)} rows")
+        labels = self._encode(checked_labels(y, len(X)))
 
         def density(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
             return self._likelihood.log_density(labels[rows].to(mean.device), mean, variance)
@@ -85,7 +83,7 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
 
     def export_onnx(self, path: str | Path) -> None:
         """Writes an ONNX graph from x to the mean and variance of the latents."""
-        check_is_fitted(self)
+        require_fitted(self)
         latents = Scaling.none(self.model_.basis.num_latents)
         self._export(path, latents, noise_variance=None)
 
@@ -95,12 +93,20 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
         assert isinstance(likelihood, ClassificationLikelihood)
         return likelihood
 
-    def _learn_targets(self, y: NDArray, weight: Array | None, classes: NDArray | None) -> None:
-        check_classification_targets(y)
-        found = np.asarray(LabelEncoder().fit(y if classes is None else classes).classes_)
+    def _checked_targets(self, y: Any, num_rows: int) -> NDArray:
+        return checked_labels(y, num_rows)
+
+    def _survey_targets(self, y: NDArray, weight: Array | None, before: Any) -> Any:
+        require_classes(y)
+        found = np.asarray(LabelEncoder().fit(y).classes_)
+        return found if before is None else np.union1d(before, found)
+
+    def _learn_targets(self, survey: Any, classes: NDArray | None) -> None:
+        found = np.asarray(survey if classes is None else LabelEncoder().fit(classes).classes_)
         if len(found) < 2:
             raise DataError(
-                f"y has one class, {found[0]!r}; a classifier needs samples of at least 2 classes"
+                f"y has one class, {found.tolist()[0]!r}; a classifier needs samples of at least 2 "
+                "classes"
             )
         self.classes_ = found
 
@@ -109,8 +115,14 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
         encoder.classes_ = self.classes_
         try:
             return torch.from_numpy(encoder.transform(y).astype(np.int64))
-        except ValueError as error:
-            raise DataError(f"y has labels that are not among the classes: {error}") from error
+        except (ValueError, TypeError) as error:
+            known = set(self.classes_.tolist())
+            unseen = dict.fromkeys(label for label in y.tolist() if label not in known)
+            named = ", ".join(f"{label!r:.60}" for label in list(unseen)[:MOST_NAMED])
+            raise DataError(
+                f"y has {len(unseen)} label(s) that are not among the classes: {named}; pass all "
+                "of them as classes to the first partial_fit, or fit anew"
+            ) from error
 
     def _prior(self, y: Tensor) -> tuple[Likelihood, Mean | None, float]:
         count = len(self.classes_)

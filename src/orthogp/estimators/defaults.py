@@ -31,7 +31,7 @@ CLASSIFICATION_VARIANCE = 5.0
 # Settings that TrainingConfig takes as they are.
 PASSED_ON = (
     "max_time", "kl_columns", "schedule", "clip_norm", "residual_rule", "train_hyperparameters",
-    "train_points",
+    "train_points", "shard_residual",
 )  # fmt: skip
 
 

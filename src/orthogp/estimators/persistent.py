@@ -4,17 +4,18 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
+import numpy as np
 import torch
 from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import Likelihood as GpytorchLikelihood
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from orthogp.bases import Predictor
-from orthogp.errors import FileError
+from orthogp.errors import FileError, OrthogpError
+from orthogp.estimators.checks import require_fitted
 from orthogp.estimators.scaling import Scaling
 from orthogp.estimators.settings import Settings, no_type_check, torch_device
 from orthogp.estimators.state import (
@@ -30,6 +31,9 @@ from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP
 from orthogp.saving import Saved, load_model, save_model
 from orthogp.training import Report
+
+# Points at which an estimator from a file is asked for predictions before anyone else asks.
+PROBED = 4
 
 
 @no_type_check
@@ -49,9 +53,10 @@ class Persistent(Settings):
         """Writes the fitted estimator to one file, which holds data and nothing that runs.
 
         Callbacks and the places of this machine (`device`, `checkpoint_dir`) are not kept. `extra`
-        is JSON of the caller's own beside it, which `load` does not look at.
+        is JSON of the caller's own beside it, which `load` does not look at. In a process group one
+        process is enough; where all write the same file it is whole all the same.
         """
-        check_is_fitted(self)
+        require_fitted(self)
         meta, tensors = self._state()
         beside = {} if extra is None else {"extra": dict(extra)}
         save_model(path, self.model_, meta | beside, tensors)
@@ -75,14 +80,16 @@ class Persistent(Settings):
         try:
             if saved.meta["estimator"] != cls.__name__:
                 raise FileError(f"it holds a {saved.meta['estimator']!s:.40}")
-            known = cls().get_params(deep=False)
+            # Nothing that `save` leaves behind: a file does not say where the next fit is to write.
+            known, _ = pack_settings(cls(likelihood="").get_params(deep=False))
             settings = {k: v for k, v in saved.meta["settings"].items() if k in known}
             estimator = cls(**settings)
             estimator.set_params(device=device)
             estimator._set_state(saved.model, saved.meta, saved.tensors)
-        except FileError as error:
+        except OrthogpError as error:
             raise FileError(f"{path} cannot be loaded as a {cls.__name__}: {error}") from error
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except Exception as error:
+            # As in `load_model`: what a file says with a valid checksum may fail in any way.
             raise FileError(
                 f"{path} cannot be loaded: what it describes is not a {cls.__name__}"
             ) from error
@@ -117,8 +124,6 @@ class Persistent(Settings):
         """The reverse of `_state`, for what may come from anywhere."""
         count = model.basis.beta.shape[1]
         self.n_features_in_ = count
-        if meta["feature_names_in"] is not None:
-            self.feature_names_in_ = unpack_names(meta["feature_names_in"], count)
         self.elbo_, self.n_iter_ = float(meta["elbo"]), int(meta["n_iter"])
         self.history_ = [asdict(Report(**row)) for row in meta["history"]]
         self._x_scaling = unpack_scaling("x", tensors, count)
@@ -130,6 +135,21 @@ class Persistent(Settings):
         if meta["own_likelihood"]:
             self.likelihood = deepcopy(model.likelihood)
         self._place(model, self.device)
+        self._require_predictions()
+        # At last: the rows just asked for have no names.
+        if meta["feature_names_in"] is not None:
+            self.feature_names_in_ = unpack_names(meta["feature_names_in"], count)
+
+    def _require_predictions(self) -> None:
+        """Refuses a state whose predictions, at some of its own points, are not all finite."""
+        points = self.model_.basis.beta[:PROBED].detach().double().cpu().numpy()
+        X, own = points * self._x_scaling.scale + self._x_scaling.shift, cast(Any, self)
+        if hasattr(self, "classes_"):
+            found = [own.predict_proba(X)]
+        else:
+            found = [*own.predict(X, return_std=True), *own.predict_interval(X)]
+        if not all(np.isfinite(part).all() for part in found):
+            raise FileError("its predictions are not finite")
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())  # pyright: ignore

@@ -3,26 +3,28 @@
 import warnings
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from gpytorch.means import ConstantMean, Mean
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from orthogp.calibration import Calibration, QuantileMap, calibrate
-from orthogp.errors import ConfigurationError, DataError, FileError
+from orthogp.errors import ConfigurationError, DataError, FileError, NumericalError
 from orthogp.estimators.base import OrthogonalGP
-from orthogp.estimators.defaults import NOISE_VARIANCE, REGRESSION_VARIANCE
-from orthogp.estimators.scaling import Array, Scaling
+from orthogp.estimators.checks import checked_numbers, checked_targets, require_fitted
+from orthogp.estimators.defaults import REGRESSION_VARIANCE
+from orthogp.estimators.noise import set_noise
+from orthogp.estimators.scaling import Array, Moments, Scaling
+from orthogp.estimators.setting_checks import drawn_seed, is_count, is_number
 from orthogp.estimators.settings import no_type_check
 from orthogp.estimators.state import finite, pack_scaling, unpack_scaling
 from orthogp.likelihoods import Likelihood, RegressionLikelihood, as_likelihood
 from orthogp.model import VariationalGP
+from orthogp.team import current_team
 from orthogp.training import Rows, predict_in_chunks
 
 # The most rows whose joint covariance is worth holding and factorising.
@@ -34,7 +36,6 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
     """Gaussian process regression on one target or several."""
 
     _calibrates = True
-    _target_checks: ClassVar[dict[str, Any]] = {"multi_output": True, "y_numeric": True}
     _y_scaling: Scaling
     _single: bool
     _calibration: Calibration
@@ -44,9 +45,7 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         tags.target_tags.multi_output = True
         return tags
 
-    def partial_fit(
-        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
-    ) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Goes on training with these rows, in the units of the first call."""
         return self._fit(X, y, sample_weight, fresh=not hasattr(self, "model_"))
 
@@ -82,7 +81,7 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
 
     def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> tuple[NDArray, NDArray]:
         """The central interval that holds a new observation with probability `coverage`."""
-        if not 0 < coverage < 1:
+        if not (is_number(coverage) and 0 < coverage < 1):
             raise ConfigurationError(f"coverage is {coverage!r}; expected a number in (0, 1)")
         tail = (1 - coverage) / 2
         low, high = np.moveaxis(self.predict_quantiles(X, [tail, 1 - tail]), -1, 0)
@@ -90,8 +89,9 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
 
     def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> NDArray:
         """Quantiles of a new observation, `(n, len(q))` or `(n, t, len(q))`."""
-        levels = torch.as_tensor(np.atleast_1d(np.asarray(q, dtype=np.float64)))
-        if levels.ndim != 1 or not bool(((levels > 0) & (levels < 1)).all()):
+        levels = torch.as_tensor(np.atleast_1d(checked_numbers(q, "q")))
+        inside = bool(((levels > 0) & (levels < 1)).all())
+        if levels.ndim != 1 or len(levels) == 0 or not inside:
             raise ConfigurationError(f"q is {q!r}; expected numbers in (0, 1)")
 
         def quantiles(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
@@ -123,8 +123,9 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         Up to 2000 rows a draw is one function at all of them; beyond, rows are drawn independently.
         """
         X = self._inputs(X)
-        generator = torch.Generator()
-        generator.manual_seed(int(check_random_state(random_state).randint(2**31 - 1)))
+        if not is_count(n_samples):
+            raise ConfigurationError(f"n_samples is {n_samples!r}; expected a whole number from 1")
+        generator = torch.Generator().manual_seed(drawn_seed(random_state))
         if len(X) > MOST_JOINT_ROWS:
             warnings.warn(
                 f"{len(X)} rows are too many for one covariance matrix: each row is drawn "
@@ -155,7 +156,7 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
 
         For a likelihood with a link (counts, fractions) they are those of the latent behind it.
         """
-        check_is_fitted(self)
+        require_fitted(self)
         scales, noise = self._calibration.scales, None
         if self._likelihood.location:
             zero = torch.zeros(len(scales), 1, dtype=torch.float64)
@@ -176,7 +177,7 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
 
     def _joint(self, X: Array) -> tuple[Tensor, Tensor]:
         """The latents' mean at all rows together, `[c, n]`, and their covariance, `[c, n, n]`."""
-        x = self._x_scaling.standardise(X).to(self._predictor.beta.device)
+        x = self._placed(X).to(self._predictor.beta.device)
         mean, _ = self.model_.predict(x, self._predictor)
         scale = self._calibration.latent_scale(mean).unsqueeze(-1)
         return mean, scale * self._predictor.full_covariance(x)
@@ -189,7 +190,14 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         _, covariance = self._joint(X)
         # Noise is independent from row to row: only the diagonal has it.
         covariance.diagonal(dim1=-2, dim2=-1).copy_(torch.from_numpy(std).square())
-        found = covariance.permute(1, 2, 0).cpu().numpy() * self._y_scaling.scale**2
+        scale = self._y_scaling.scale
+        with np.errstate(over="ignore"):
+            found = covariance.permute(1, 2, 0).cpu().numpy() * scale * scale
+        if not np.isfinite(found).all():
+            raise NumericalError(
+                "the covariance is too large for float64 in the units of y; ask for return_std, or "
+                "fit y in larger units"
+            )
         return found[..., 0] if self._single else found
 
     def _in_units(self, values: NDArray, shifted: bool = True) -> NDArray:
@@ -199,7 +207,7 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
 
     def _targets(self, y: ArrayLike, num_rows: int) -> Tensor:
         """Targets that come to be judged, in the units of the model."""
-        given = np.asarray(y, dtype=np.float64)
+        given = checked_numbers(y, "y")
         expected = (num_rows,) if self._single else (num_rows, len(self._y_scaling.scale))
         if given.shape != expected:
             raise DataError(f"y has shape {given.shape}; expected {expected}")
@@ -207,12 +215,23 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         self._likelihood.check_targets(found)
         return found
 
-    def _learn_targets(self, y: NDArray, weight: Array | None, classes: NDArray | None) -> None:
-        self._single = y.ndim == 1
+    def _checked_targets(self, y: Any, num_rows: int) -> NDArray:
+        return checked_targets(y, num_rows)
+
+    def _survey_targets(self, y: NDArray, weight: Array | None, before: Any) -> Any:
         columns = y.reshape(len(y), -1).astype(np.float64)
-        count = columns.shape[1]
+        likelihood = self._new_likelihood(columns.shape[1])
+        if not likelihood.location:
+            likelihood.check_targets(torch.from_numpy(columns[:, 0] if y.ndim == 1 else columns))
+        found = Moments.of(columns, weight, "y")
+        return y.ndim, found if before is None else before[1].merged(found)
+
+    def _learn_targets(self, survey: Any, classes: NDArray | None) -> None:
+        ndim, moments = survey
+        self._single, count = ndim == 1, len(moments.mean)
         scaled = self.standardize and self._new_likelihood(count).location
-        self._y_scaling = Scaling.of(columns, weight, "y") if scaled else Scaling.none(count)
+        found = moments.scaling() if scaled else Scaling.none(count)
+        self._y_scaling = current_team().agree(found)
 
     def _encode(self, y: NDArray) -> Tensor:
         columns = y.reshape(len(y), -1).astype(np.float64)
@@ -237,7 +256,7 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         likelihood.check_targets(y)
         named = self.likelihood is None or isinstance(self.likelihood, str)
         if likelihood.location and (named or self.noise_variance is not None):
-            self._set_noise(likelihood)
+            set_noise(likelihood, self.noise_variance, self._y_scaling.scale)
         if likelihood.location:
             return likelihood, None, REGRESSION_VARIANCE
         level, variance = likelihood.starting_prior(y)
@@ -245,30 +264,12 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         mean.initialize(constant=level)
         return likelihood, mean, variance
 
-    def _set_noise(self, likelihood: RegressionLikelihood) -> None:
-        given = self.noise_variance
-        if given is None:
-            noise = torch.full((len(self._y_scaling.scale),), NOISE_VARIANCE)
-        elif isinstance(given, int | float | np.number) and 0 < given < np.inf:
-            noise = torch.as_tensor(float(given) / self._y_scaling.scale**2, dtype=torch.float32)
-        else:
-            raise ConfigurationError(f"noise_variance is {given!r}; expected a positive number")
-        holder: Any = likelihood.get_submodule("likelihood")
-        bounds = dict(holder.named_constraints())
-        lowest = max(float(c.lower_bound) for n, c in bounds.items() if "raw_noise" in n)
-        if float(noise.min()) <= lowest:
-            raise ConfigurationError(
-                f"noise_variance is {given!r}, {float(noise.min()):.1e} in units of the "
-                f"standardised y; the likelihood's constraint allows more than {lowest:.1e}"
-            )
-        shared = holder.noise.numel() == 1
-        holder.noise = noise.mean() if shared else noise.reshape(holder.noise.shape)
-
     def _calibrate(self, held: Rows | None, fresh: bool) -> None:
         if held is not None:
             chunks = predict_in_chunks(self.model_, held.x, self._predictor)
             mean, variance = (torch.cat(part, dim=1) for part in zip(*chunks, strict=True))
-            self._calibration = calibrate(self._likelihood, held.y, mean, variance)
+            found = calibrate(self._likelihood, held.y, mean, variance)
+            self._calibration = current_team().agree(found)
         elif fresh:
             self._calibration = Calibration.identity(len(self._y_scaling.scale))
 

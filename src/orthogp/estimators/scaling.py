@@ -13,6 +13,8 @@ Array = NDArray[np.float64]
 # A column whose spread is within the rounding of its values is constant.
 ROUNDING = 10 * np.finfo(np.float64).eps
 CHUNK_ELEMENTS = 2**22
+# Powers of two: room is left above for predictions beyond the largest target.
+LARGEST_EXPONENT = 1000
 
 
 @dataclass(frozen=True)
@@ -29,19 +31,52 @@ class Scaling:
     @staticmethod
     def of(values: Array, weight: Array | None, name: str) -> "Scaling":
         """To mean zero and variance one over weighted rows; a constant column keeps its unit."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            shift = np.average(values, axis=0, weights=weight)
-            scale = np.sqrt(np.average((values - shift) ** 2, axis=0, weights=weight))
-        if not np.isfinite(scale).all():
-            raise DataError(f"{name} has values too large to standardise; rescale them before fit")
-        constant = scale <= ROUNDING * np.abs(values).max(axis=0)
-        return Scaling(shift, np.where(constant, 1.0, scale))
+        return Moments.of(values, weight, name).scaling()
 
     def standardise(self, values: Array, dtype: torch.dtype = torch.float64) -> Tensor:
         """In `dtype`, holding no more than a chunk in between."""
         out = torch.empty(values.shape, dtype=dtype)
         step = max(1, CHUNK_ELEMENTS // max(1, values.shape[-1]))
         for start in range(0, len(values), step):
-            part = (values[start : start + step] - self.shift) / self.scale
+            with np.errstate(over="ignore"):
+                part = (values[start : start + step] - self.shift) / self.scale
             out[start : start + step] = torch.from_numpy(part)
         return out
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Of the columns of weighted rows; those of two tables give those of both."""
+
+    weight: float
+    mean: Array
+    std: Array
+    largest: Array
+
+    @staticmethod
+    def of(values: Array, weight: Array | None, name: str) -> "Moments":
+        largest = np.maximum(values.max(axis=0), -values.min(axis=0))
+        _, exponent = np.frexp(largest)
+        if (exponent > LARGEST_EXPONENT).any():
+            raise DataError(f"{name} has values too large to standardise; rescale them before fit")
+        # A power of two changes no digit, and squares then neither overflow nor vanish.
+        unit = np.ldexp(values, -exponent)
+        mean = np.average(unit, axis=0, weights=weight)
+        std = np.sqrt(np.average((unit - mean) ** 2, axis=0, weights=weight))
+        total = float(len(values) if weight is None else weight.sum())
+        return Moments(total, np.ldexp(mean, exponent), np.ldexp(std, exponent), largest)
+
+    def merged(self, other: "Moments") -> "Moments":
+        total = self.weight + other.weight
+        own, rest = self.weight / total, other.weight / total
+        apart = other.mean - self.mean
+        within = np.hypot(own**0.5 * self.std, rest**0.5 * other.std)
+        std = np.hypot(within, (own * rest) ** 0.5 * apart)
+        largest = np.maximum(self.largest, other.largest)
+        return Moments(total, self.mean + rest * apart, std, largest)
+
+    def scaling(self) -> Scaling:
+        rounding = ROUNDING * self.largest
+        # A constant column keeps its unit, unless the rounding of its values is larger.
+        unit = np.maximum(1.0, rounding)
+        return Scaling(self.mean, np.where(self.std <= rounding, unit, self.std))

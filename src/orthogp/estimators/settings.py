@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -49,7 +49,8 @@ class Settings(BaseEstimator):
 
     The training
         max_steps, max_time, batch_size, learning_rate, natural_step, schedule, clip_norm,
-        kl_columns, residual_rule, train_hyperparameters, train_points: as in `TrainingConfig`.
+        kl_columns, residual_rule, train_hyperparameters, train_points, shard_residual: as in
+            `TrainingConfig`.
         early_stopping: stop when held-out rows no longer gain, and return to the best.
         validation_fraction: the share of rows held out to stop early and to calibrate intervals;
             no more than 5000, and none where they would be too few to calibrate.
@@ -59,7 +60,8 @@ class Settings(BaseEstimator):
         callbacks, verbose: who is told of progress; `verbose` draws a bar on a terminal.
         device: None is a GPU where there is one.
         dtype: "float32" or "float64", of training; predictions are always in float64.
-        random_state: the same number gives the same model.
+        random_state: the same number gives the same model; None draws one afresh, without NumPy's
+            global generator.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Settings(BaseEstimator):
         jitter: float | None = None,
         train_hyperparameters: bool = True,
         train_points: bool = True,
+        shard_residual: bool = False,
         noise_variance: float | None = None,
         standardize: bool = True,
         early_stopping: bool = False,
@@ -121,6 +124,7 @@ class Settings(BaseEstimator):
         self.jitter = jitter
         self.train_hyperparameters = train_hyperparameters
         self.train_points = train_points
+        self.shard_residual = shard_residual
         self.noise_variance = noise_variance
         self.standardize = standardize
         self.early_stopping = early_stopping
@@ -134,7 +138,7 @@ class Settings(BaseEstimator):
         self.verbose = verbose
 
 
-def torch_device(device: str | torch.device | None) -> torch.device:
+def torch_device(device: Any) -> torch.device:
     """The device meant; None is a GPU where there is one."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -144,7 +148,7 @@ def torch_device(device: str | torch.device | None) -> torch.device:
         raise ConfigurationError(f"device is {device!r}, which torch does not know") from error
 
 
-def torch_dtype(dtype: str | torch.dtype) -> torch.dtype:
+def torch_dtype(dtype: Any) -> torch.dtype:
     found = DTYPES.get(str(dtype).removeprefix("torch."))
     if found is None:
         raise ConfigurationError(f"dtype is {dtype!r}; expected float32 or float64")

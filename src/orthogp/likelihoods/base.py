@@ -1,5 +1,6 @@
 """The contract of a likelihood: what the bound and the predictions ask of p(y | f)."""
 
+import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,6 +11,9 @@ from torch import Tensor, nn
 
 from orthogp.likelihoods.quantiles import Support, invert
 from orthogp.likelihoods.targets import latents_first
+
+# torch's global generator is borrowed for a draw: threads take turns.
+_ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,7 @@ class RegressionLikelihood(Likelihood):
         """One y for each draw of the latents."""
         seed = torch.randint(2**62, (), generator=generator, device=generator.device)
         # torch.distributions take no generator: theirs is set for this draw and then put back.
-        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        with _ONE_AT_A_TIME, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             torch.manual_seed(int(seed))
             return self.get_submodule("likelihood")(f).sample().to(f)
 

@@ -11,6 +11,8 @@ from torch import Tensor
 # A level nearer to 0 or 1 is lost in the rounding of a cdf that is a sum over nodes.
 NEAREST_LEVEL = 1e-12
 DOUBLINGS = 60
+# More than it takes to halve any bracket to the spacing of float64, below which none can shrink.
+HALVINGS = 200
 # Of the first bracket: what is left of it when the halving ends.
 PRECISION = 1e-13
 
@@ -38,7 +40,9 @@ def invert(
     low = _reach(lambda y: cdf(y) < level, centre, -spread, support.low, support.discrete)
     high = _reach(lambda y: cdf(y) >= level, centre, spread, support.high, support.discrete)
     width = torch.ones_like(low) if support.discrete else PRECISION * (high - low)
-    while bool((high - low > width).any()):
+    for _ in range(HALVINGS):
+        if not bool((high - low > width).any()):
+            break
         middle = (low + high) / 2
         middle = middle.floor() if support.discrete else middle
         enough = cdf(middle) >= level

@@ -53,7 +53,7 @@ def build_basis(description: Description, tensors: Tensors) -> Basis:
         raise FileError(f"its points are {beta.dtype}; float32 or float64 is expected")
     # Checked before anything of these sizes is made.
     (b, d), g, (c, *square) = beta.shape, gamma.shape[0], tensors[MATRICES[kind]].shape
-    if c < 1 or square != [b, b] or gamma.shape != (g, d) or a_gamma.shape != (c, g):
+    if min(b, c, d) < 1 or square != [b, b] or gamma.shape != (g, d) or a_gamma.shape != (c, g):
         raise FileError("the sizes of its points and of q(f_β) do not agree")
     # Any factor of this size: the values come with the other tensors.
     factor = factorise(torch.eye(b, dtype=torch.float64), jitter=0.0)

@@ -168,4 +168,6 @@ def _newer(header: Description) -> str:
     if not isinstance(written, list) or not all(type(part) is int for part in written):
         return ""
     newer = tuple(written) > FORMAT
-    return f" (a newer orthogp wrote it: {header.get('orthogp')!s:.20})" if newer else ""
+    version = header.get("orthogp")
+    known = newer and isinstance(version, str)
+    return f" (a newer orthogp wrote it: {version:.20})" if known else ""

@@ -17,7 +17,15 @@ from gpytorch.priors import Prior
 from torch import Tensor, nn
 
 from orthogp.errors import FileError
-from orthogp.saving.recipes import CONSTRAINTS, NAMES, RECIPES, TRANSFORMS, Tensors
+from orthogp.saving.recipes import (
+    CONSTANTS,
+    CONSTRAINTS,
+    MOST_PARTS,
+    NAMES,
+    RECIPES,
+    TRANSFORMS,
+    Tensors,
+)
 
 Description = dict[str, Any]
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -38,9 +46,12 @@ def describe(module: nn.Module) -> Description:
 
 def build(description: Description, tensors: Tensors, kind: type[ModuleT]) -> ModuleT:
     """The module described, holding these tensors; `FileError` where they do not agree."""
+    if _count(description) > MOST_PARTS:
+        raise FileError(f"it describes a {kind.__name__} of more than {MOST_PARTS} parts")
     # Some constructors draw their first values from torch's global generator.
     with torch.random.fork_rng(devices=[]):
         module = _build_tree(description, tensors, kind)
+    _require_constants(module, tensors)
     for name, constraint in description["constraints"].items():
         _constrain(module, name, constraint, tensors)
     if _constraints(module) != description["constraints"]:
@@ -127,6 +138,19 @@ def _tree(module: nn.Module) -> Description:
     settings = {name: getattr(module, name) for name in recipe.settings}
     parts = {name: _tree(part) for name, part in _parts(module).items()}
     return {"type": type(module).__name__, "settings": settings, "parts": parts}
+
+
+def _count(description: Description) -> int:
+    return 1 + sum(map(_count, description["parts"].values()))
+
+
+def _require_constants(module: nn.Module, tensors: Tensors) -> None:
+    """Refuses rules of integration and the like that are not those of this size."""
+    for name, own in module.named_buffers():
+        if name.rpartition(".")[2] in CONSTANTS:
+            found = tensors[name].to(own)
+            if found.shape != own.shape or not torch.allclose(found, own, rtol=1e-5, atol=1e-30):
+                raise FileError(f"{name} is not that of {type(module).__name__}")
 
 
 def _build_tree(description: Description, tensors: Tensors, kind: type[ModuleT]) -> ModuleT:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from orthogp.errors import ConfigurationError
@@ -36,12 +37,14 @@ def train(request: FitRequest, prepared: Prepared) -> tuple[TableModel, bool]:
     """The model fitted to the training rows, and whether an interrupt ended the training."""
     ending = Ending()
     settings = {**request.settings, "random_state": request.seed, "callbacks": (ending,)}
+    # Rows that stay in their files bring their targets with them.
+    y = prepared.y if isinstance(prepared.X, np.ndarray) else None
     if prepared.classes is None:
-        estimator = OrthogonalGPRegressor(**settings).fit(prepared.X, prepared.y)
+        estimator = OrthogonalGPRegressor(**settings).fit(prepared.X, y)
     else:
         # A rare class may be in the test rows alone: it is a class all the same.
         estimator = OrthogonalGPClassifier(**settings)
-        estimator.partial_fit(prepared.X, prepared.y, prepared.classes)
+        estimator.partial_fit(prepared.X, y, prepared.classes)
     model = TableModel(estimator, prepared.encoder, request.target, request.id_column)
     return model, ending.reason == "interrupt"
 
@@ -58,7 +61,7 @@ def judge(request: FitRequest, prepared: Prepared, model: TableModel, interrupte
         reason=prepared.target.reason,
         rows=prepared.rows,
         columns=prepared.columns,
-        inputs=prepared.X.shape[1],
+        inputs=prepared.X_test.shape[1],
         steps=estimator.n_iter_,
         seconds=history[-1]["seconds"] if history else 0.0,
         interrupted=interrupted,

@@ -10,10 +10,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from orthogp.errors import ConfigurationError, DataError
+from orthogp.sources import Source as Blocks
 from orthogp.tabular.encoding import Encoder, Matrix, Tally
 from orthogp.tabular.learning import learn, require_complete, require_usable
 from orthogp.tabular.plan import POLICIES
-from orthogp.tabular.reading import Source, listed, open_table
+from orthogp.tabular.reading import ParquetSource, Source, listed, open_table
 from orthogp.tabular.targets import Target, read_target
 
 FEWEST_TRAINING_ROWS = 2
@@ -45,12 +46,16 @@ class FitRequest:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Matrices and targets of both parts; `classes` are all labels of the table, if it has any."""
+    """Matrices and targets of both parts; `classes` are all labels of the table, if it has any.
+
+    Of a table that is not read whole `X` has the training rows with their targets, block by block,
+    and `y` has the targets of a sample of them.
+    """
 
     encoder: Encoder
     target: Target
     classes: NDArray[Any] | None
-    X: Matrix
+    X: Matrix | Blocks
     y: NDArray[Any]
     X_test: Matrix
     y_test: NDArray[Any]
@@ -61,8 +66,12 @@ class Prepared:
 
 def prepare(request: FitRequest, say: Callable[[str], None]) -> Prepared:
     """Reads, judges and splits the table; what is said is what was done to it."""
+    from orthogp.tabular.large import WHOLE_BYTES, prepare_large
+
     source = open_table(request.table)
     inputs = input_columns(source, request)
+    if isinstance(source, ParquetSource) and source.stored_bytes() > WHOLE_BYTES:
+        return prepare_large(source, inputs, request, say)
     table = source.read([request.target, *inputs])
     if table.num_rows == 0:
         raise DataError(f"{request.table} has no rows")
@@ -120,9 +129,12 @@ def require_columns(source: Source, names: Sequence[str]) -> None:
         )
 
 
-def split(num_rows: int, request: FitRequest) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Training and test rows, drawn at random, each in the order of the table."""
+def split(
+    num_rows: int, request: FitRequest, most: int | None = None
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Training and test rows, `most` at most, drawn at random, each in the order of the table."""
     count = round(request.test_size * num_rows)
+    count = count if most is None else min(count, most)
     if request.test_size > 0:
         count = max(1, count)
     if num_rows - count < FEWEST_TRAINING_ROWS:

@@ -11,10 +11,18 @@ import pyarrow.csv
 import pyarrow.dataset
 
 from orthogp.errors import DataError, FileError
+from orthogp.sources.parquet import (
+    SUFFIXES as PARQUET,
+)
+from orthogp.sources.parquet import (
+    open_parquet,
+    parquet_files,
+    read_group,
+    row_groups,
+)
 from orthogp.tabular.kinds import ARROW_TYPES
 
 SEPARATORS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
-PARQUET = (".parquet", ".pq")
 FORMATS = f"{', '.join((*SEPARATORS, *PARQUET))}"
 # A sentence with more of them is no sentence.
 MOST_NAMES = 12
@@ -48,7 +56,7 @@ def open_table(path: Path) -> Source:
     name = path.name.lower()
     separator = next((s for suffix, s in SEPARATORS.items() if name.endswith(suffix)), None)
     if path.is_dir() or name.endswith(PARQUET):
-        source = ParquetSource(path)
+        source = ParquetSource(path, _parquet(path))
     elif separator is not None:
         source = CsvSource(path, separator)
     else:
@@ -100,25 +108,42 @@ class CsvSource(Source):
 
 
 class ParquetSource(Source):
-    def __init__(self, path: Path):
-        self.path = path
-        parts = [path]
-        if path.is_dir():
-            parts = sorted(part for suffix in PARQUET for part in path.rglob(f"*{suffix}"))
-            if not parts:
-                raise FileError(f"{path} has no Parquet files in it ({' or '.join(PARQUET)})")
-        with readable(path):
-            # Folders called YEAR=2020 are a column of their own.
-            self.dataset = pyarrow.dataset.dataset(
-                list(map(str, parts)), format="parquet", partitioning="hive",
-                partition_base_dir=str(path if path.is_dir() else path.parent),
-            )  # fmt: skip
-            self.names = self.dataset.schema.names
-            self.types = dict(zip(self.names, self.dataset.schema.types, strict=True))
+    def __init__(self, path: Path, dataset: pyarrow.dataset.FileSystemDataset):
+        self.path, self.dataset = path, dataset
+        self.names = dataset.schema.names
+        self.types = dict(zip(self.names, dataset.schema.types, strict=True))
+
+    def files(self) -> "Iterator[ParquetSource]":
+        """Each file as a table of its own, with the columns it has and those of its folders."""
+        dataset = self.dataset
+        for fragment in dataset.get_fragments():
+            with readable(Path(fragment.path)):
+                keys = pyarrow.dataset.get_partition_keys(fragment.partition_expression)
+                folders = [dataset.schema.field(name) for name in keys]
+                schema = pa.schema([*fragment.physical_schema, *folders])
+                one = pyarrow.dataset.FileSystemDataset(
+                    [fragment], schema, dataset.format, dataset.filesystem
+                )
+            yield ParquetSource(Path(fragment.path), one)
 
     def read(self, columns: Sequence[str]) -> pa.Table:
         with readable(self.path):
             return self.dataset.to_table(columns=list(columns))
+
+    def groups(self) -> list[pyarrow.dataset.ParquetFileFragment]:
+        """Its row groups, each a fragment, in their order."""
+        with readable(self.path):
+            return row_groups(self.dataset)
+
+    def read_group(
+        self, group: pyarrow.dataset.ParquetFileFragment, columns: Sequence[str]
+    ) -> pa.Table:
+        with readable(Path(group.path)):
+            return read_group(group, self.dataset.schema, columns)
+
+    def stored_bytes(self) -> int:
+        """What its values take before they are compressed."""
+        return sum(group.row_groups[0].total_byte_size for group in self.groups())
 
     def batches(self, kinds: Mapping[str, str], rows: int) -> Iterator[pa.RecordBatch]:
         with readable(self.path):
@@ -129,6 +154,13 @@ class ParquetSource(Source):
             )  # fmt: skip
             for batch in found:
                 yield from _sliced(batch, rows)
+
+
+def _parquet(path: Path) -> pyarrow.dataset.FileSystemDataset:
+    if path.is_dir() and not parquet_files(path):
+        raise FileError(f"{path} has no Parquet files in it ({' or '.join(PARQUET)})")
+    with readable(path):
+        return open_parquet(path)
 
 
 def _sliced(batch: pa.RecordBatch, rows: int) -> Iterator[pa.RecordBatch]:

@@ -35,7 +35,7 @@ def read_target(column: Column, name: str, task: str | None) -> Target:
         raise DataError(
             f"the target {name!r} is of type {column.type}; expected numbers, text or truth values"
         )
-    values, present = _numbers(column, name) if kind == "number" else _labels(column, kind)
+    values, present = target_values(column, name, "")
     if not present.any():
         raise DataError(f"the target {name!r} is missing in every row")
     found, reason = _inferred(values, kind, name) if task is None else (task, "as asked by --task")
@@ -46,6 +46,14 @@ def read_target(column: Column, name: str, task: str | None) -> Target:
     if (values == values[0]).all():
         raise DataError(f"the target {name!r} is {values[0]:g} in every row: nothing to learn")
     return Target(found, reason, values, present)
+
+
+def target_values(column: Column, name: str, task: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """The values that are not missing, and which those are; classes are no fractions."""
+    kind = kind_of(column.type)
+    values, present = _numbers(column, name) if kind == "number" else _labels(column, kind)
+    whole = task == "classification" and kind == "number"
+    return (values.astype(np.int64) if whole else values), present
 
 
 def _numbers(column: Column, name: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -87,17 +95,22 @@ def _classes(values: NDArray[Any], name: str) -> NDArray[Any]:
                 "values or whole numbers"
             )
         values = values.astype(np.int64)
-    distinct = sorted(set(values.tolist()))
+    require_few(np.unique(values), name)
+    return values
+
+
+def require_few(distinct: NDArray[Any], name: str) -> None:
+    """Refuses one class, and too many."""
     if len(distinct) < 2:
         raise DataError(
-            f"the target {name!r} has one class only, {distinct[0]!r:.60}; at least two are needed"
+            f"the target {name!r} has one class only, {distinct.tolist()[0]!r:.60}; at least two "
+            "are needed"
         )
     if len(distinct) > MOST_CLASSES:
         raise DataError(
             f"the target {name!r} has {len(distinct)} classes; at most {MOST_CLASSES} are taken: "
             "merge some, or use --task regression if they are quantities"
         )
-    return values
 
 
 def as_column(labels: NDArray[Any]) -> pa.Array:

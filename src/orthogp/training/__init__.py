@@ -6,6 +6,7 @@ from orthogp.training.config import TrainingConfig
 from orthogp.training.evaluate import full_bound, held_out_log_density, predict_in_chunks
 from orthogp.training.loop import Result, fit
 from orthogp.training.progress import ProgressBar
+from orthogp.training.streams import Stream
 
 __all__ = [
     "CsvHistory",
@@ -15,6 +16,7 @@ __all__ = [
     "Report",
     "Result",
     "Rows",
+    "Stream",
     "TensorBoard",
     "TrainingConfig",
     "fit",

@@ -1,7 +1,7 @@
-"""Rows for every step: drawn without replacement within an epoch, moved without waiting."""
+"""Rows in memory, and which of them a step sees: without replacement within an epoch."""
 
+import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +9,10 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from orthogp.errors import DataError
+from orthogp.errors import DataError, FileError
 
-# A data set that takes more than this share of the free device memory stays on the host.
-DEVICE_SHARE = 0.5
-PREFETCHED = 3
+# Of an outline.
+SAMPLED_ROWS = 2**16
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,14 @@ class Rows:
         for start in range(0, len(self), size):
             yield self.map(lambda t, start=start: t[start : start + size])
 
+    def outline(self) -> Iterator[bytes]:
+        """What tells these rows from others: evenly spaced ones of them."""
+        # Rows, not sums: a sum depends on the number of threads.
+        stride = math.ceil(len(self) / SAMPLED_ROWS)
+        for part in self.parts():
+            yield str(tuple(part.shape)).encode()
+            yield part[::stride].cpu().contiguous().numpy().tobytes()
+
 
 class Sampler:
     """A stream of permutations of the rows, cut into batches of one size.
@@ -91,6 +98,8 @@ class Sampler:
         self.generator.set_state(state["epoch"].cpu())
         self._start_epoch()
         self.position = int(state["position"])
+        if not 0 <= self.position <= self.num_rows:
+            raise FileError(f"the checkpoint is at row {self.position} of {self.num_rows}")
 
     def _start_epoch(self) -> None:
         self.epoch_state = self.generator.get_state()
@@ -120,69 +129,3 @@ class ColumnSampler:
 
     def restore(self, state: dict[str, Any]) -> None:
         self.generator.set_state(state["generator"].cpu())
-
-
-class DeviceFeed:
-    """Batches gathered where the data sit, which is where the step runs."""
-
-    def __init__(self, rows: Rows, batch_size: int):
-        self.rows = rows
-        self.batch = [part.new_empty(batch_size, *part.shape[1:]) for part in rows.parts()]
-
-    def run(self, indices: Int[Tensor, "steps b"]) -> Iterator[list[Tensor]]:
-        """Fills the same buffers with one batch after the other."""
-        for index in indices:
-            for part, buffer in zip(self.rows.parts(), self.batch, strict=True):
-                torch.index_select(part, 0, index, out=buffer)
-            yield self.batch
-
-
-class HostFeed:
-    """Batches gathered on the host by a thread, a few steps ahead, and copied without waiting."""
-
-    def __init__(self, rows: Rows, batch_size: int, device: torch.device):
-        self.rows, self.device = rows, device
-        self.batch = [
-            torch.empty(batch_size, *p.shape[1:], dtype=p.dtype, device=device)
-            for p in rows.parts()
-        ]
-        self.slots = [
-            [torch.empty_like(b, device="cpu").pin_memory() for b in self.batch]
-            for _ in range(PREFETCHED)
-        ]
-        self.copied = [torch.cuda.Event() for _ in range(PREFETCHED)]
-
-    def run(self, indices: Int[Tensor, "steps b"]) -> Iterator[list[Tensor]]:
-        indices = indices.cpu()
-
-        def gather(step: int) -> int:
-            slot = step % PREFETCHED
-            # The copy that last read this slot was queued PREFETCHED steps ago.
-            self.copied[slot].synchronize()
-            for part, pinned in zip(self.rows.parts(), self.slots[slot], strict=True):
-                torch.index_select(part, 0, indices[step], out=pinned)
-            return slot
-
-        ahead = min(PREFETCHED - 1, len(indices))
-        with ThreadPoolExecutor(1) as pool:
-            waiting = [pool.submit(gather, step) for step in range(ahead)]
-            for step in range(len(indices)):
-                slot = waiting.pop(0).result()
-                for pinned, buffer in zip(self.slots[slot], self.batch, strict=True):
-                    buffer.copy_(pinned, non_blocking=True)
-                self.copied[slot].record()
-                if step + ahead < len(indices):
-                    waiting.append(pool.submit(gather, step + ahead))
-                yield self.batch
-
-
-def make_feed(
-    rows: Rows, batch_size: int, device: torch.device, dtype: torch.dtype
-) -> DeviceFeed | HostFeed:
-    """Rows on the device when they fit comfortably, else prefetched from the host."""
-    if device.type == "cuda" and rows.x.device.type == "cpu":
-        free, _ = torch.cuda.mem_get_info(device)
-        size = sum(part.numel() * part.element_size() for part in rows.parts())
-        if size > DEVICE_SHARE * free:
-            return HostFeed(rows.to(torch.device("cpu"), dtype), batch_size, device)
-    return DeviceFeed(rows.to(device, dtype), batch_size)

@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import math
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +15,11 @@ from orthogp.errors import FileError
 from orthogp.model import VariationalGP
 from orthogp.training.batches import Rows
 from orthogp.training.config import TrainingConfig
+from orthogp.training.streams import Stream
 
 KIND = "checkpoint"
 SUFFIX = ".orthogp-checkpoint"
 KEPT = 2
-# Rows, evenly spaced, that tell one data set from another.
-SAMPLED_ROWS = 2**16
 
 
 @dataclass(frozen=True)
@@ -45,11 +43,12 @@ class Checkpoints:
         own = [p for p in self._paths() if p.name.endswith(self.suffix)]
         # What is ahead of this step was damaged: the run went on from behind it.
         kept = [p for p in own if p <= path][:KEPT]
+        for old in own:
+            if old not in kept:
+                with contextlib.suppress(OSError):
+                    old.unlink()
         # A process that was killed while it wrote could not remove what it had written.
-        parts = self.directory.glob(f".step-*{self.suffix}.*.tmp")
-        for old in [*(p for p in own if p not in kept), *parts]:
-            with contextlib.suppress(OSError):
-                old.unlink()
+        files.remove_leftovers(self.directory, f"step-*{self.suffix}")
 
     def latest(self, step: int | None = None) -> Checkpoint | None:
         """The newest that is whole and belongs to this run; others are named and passed over.
@@ -82,7 +81,7 @@ def _stem(step: int) -> str:
     return f"step-{step:09d}"
 
 
-def fingerprint(model: VariationalGP, rows: Rows, config: TrainingConfig) -> str:
+def fingerprint(model: VariationalGP, rows: Rows | Stream, config: TrainingConfig) -> str:
     """What a checkpoint of this run must agree with: settings, shapes, the data's outline."""
     settings = config.as_dict()
     # How long to wait is not part of what is computed.
@@ -90,8 +89,6 @@ def fingerprint(model: VariationalGP, rows: Rows, config: TrainingConfig) -> str
     shapes = {name: list(value.shape) for name, value in model.state_dict().items()}
     outline = {"settings": settings, "model": repr(model), "shapes": shapes, "rows": len(rows)}
     digest = hashlib.sha256(json.dumps(outline, sort_keys=True).encode())
-    # Rows, not sums: a sum depends on the number of threads.
-    stride = math.ceil(len(rows) / SAMPLED_ROWS)
-    for part in rows.parts():
-        digest.update(part[::stride].cpu().contiguous().numpy().tobytes())
+    for part in rows.outline():
+        digest.update(part)
     return digest.hexdigest()

@@ -1,16 +1,21 @@
 """The bound on all rows, and predictions for any number of them, in chunks."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from orthogp.bases import Predictor, marginals
+from orthogp.errors import NumericalError
 from orthogp.model import VariationalGP
 from orthogp.training.batches import ColumnSampler, Rows
 from orthogp.training.memory import kept_pages
+from orthogp.training.streams import Stream
 
+T = TypeVar("T", Tensor, Rows)
+U = TypeVar("U")
 # Numbers in the largest temporary, c × b × rows.
 CHUNK_ELEMENTS = {"cpu": 2**19, "cuda": 2**25}
 # Beyond this many γ the exact KL, quadratic in them, is estimated from this many columns.
@@ -24,10 +29,11 @@ def chunk_rows(model: VariationalGP) -> int:
 
 
 @torch.no_grad()
-def full_bound(model: VariationalGP, rows: Rows) -> float:
+def full_bound(model: VariationalGP, rows: Rows | Stream, num_rows: int | None = None) -> float:
     """The bound on the whole data set, in nats, in float64.
 
-    The KL is exact up to `EXACT_KL_LIMIT` residual points and an unbiased estimate beyond.
+    Where `rows` are a random sample of `num_rows` it is an unbiased estimate. The KL is exact up
+    to `EXACT_KL_LIMIT` residual points and an unbiased estimate beyond.
     """
     basis, device = model.basis, model.basis.beta.device
     factor = basis.factor(model.covariance, model.jitter, robust=True)
@@ -35,29 +41,43 @@ def full_bound(model: VariationalGP, rows: Rows) -> float:
     columns = None
     if count > EXACT_KL_LIMIT:
         columns = ColumnSampler(count, ESTIMATE_COLUMNS, 0, device).draw(1)[0]
-    empty = rows.x[:0].to(device, torch.float64)
+    empty = basis.beta[:0].double()
     whole = basis.project(model.covariance, factor, empty, columns)
-    total = -basis.kl(model.covariance, whole, basis.coefficients(whole))
-    for part in rows.chunks(chunk_rows(model)):
+    kl = basis.kl(model.covariance, whole, basis.coefficients(whole))
+    total = torch.zeros_like(kl)
+
+    def expected_log_prob(part: Rows) -> Tensor:
         part = part.to(device, torch.float64)
         p = basis.project(model.covariance, factor, part.x)
         mean, variance = marginals(p, basis.coefficients(p))
         log_prob = model.likelihood.expected_log_prob(
             part.y, mean + model.prior_mean(part.x), variance
         )
-        total = total + (log_prob if part.weight is None else log_prob * part.weight).sum()
-    return float(total)
+        return (log_prob if part.weight is None else log_prob * part.weight).sum()
+
+    size = chunk_rows(model)
+    for found in _in_memory(rows.chunks(size), size, device, expected_log_prob):
+        total = total + found
+    share = 1.0 if num_rows is None else len(rows) / num_rows
+    return float(total / share - kl)
 
 
 @torch.no_grad()
 def predict_in_chunks(
     model: VariationalGP, x: Float[Tensor, "n d"], predictor: Predictor | None = None
 ) -> Iterator[tuple[Float[Tensor, "c m"], Float[Tensor, "c m"]]]:
-    """Latent means and variances, chunk after chunk in the order of the rows."""
+    """Latent means and variances, chunk after chunk in the order of the rows.
+
+    Where a device's memory ends, chunks are halved, and stay so.
+    """
     predictor = model.predictor() if predictor is None else predictor
+    device = predictor.beta.device
+
+    def predict(part: Tensor) -> tuple[Tensor, Tensor]:
+        return model.predict(part.to(device), predictor)
+
     with kept_pages():
-        for part in x.split(chunk_rows(model)):
-            yield model.predict(part.to(predictor.beta.device), predictor)
+        yield from _in_memory([x], chunk_rows(model), device, predict)
 
 
 @torch.no_grad()
@@ -65,7 +85,42 @@ def held_out_log_density(model: VariationalGP, rows: Rows) -> float:
     """The mean log density of rows that the model has not seen, in nats a row."""
     device, total = model.basis.beta.device, 0.0
     predictor = model.predictor()
-    for part in rows.chunks(chunk_rows(model)):
+
+    def log_density(part: Rows) -> Tensor:
         mean, variance = model.predict(part.x.to(device), predictor)
-        total = total + model.likelihood.log_density(part.y.to(device), mean, variance).sum()
+        return model.likelihood.log_density(part.y.to(device), mean, variance).sum()
+
+    for found in _in_memory([rows], chunk_rows(model), device, log_density):
+        total = total + found
     return float(total) / len(rows)
+
+
+def _in_memory(
+    parts: Iterable[T], rows: int, device: torch.device, work: Callable[[T], U]
+) -> Iterator[U]:
+    """The work on every part, at most so many rows at a time, in their order.
+
+    Where a device's memory ends, parts are halved, and stay so.
+    """
+    for whole in parts:
+        waiting = [whole]
+        while waiting:
+            part = waiting.pop()
+            if len(part) > rows:
+                cut: Any = part.chunks if isinstance(part, Rows) else part.split
+                waiting += reversed([*cut(rows)])
+                continue
+            try:
+                found = work(part)
+            except torch.OutOfMemoryError as error:
+                rows = len(part) // 2
+                if rows == 0:
+                    raise NumericalError(
+                        f"{device} has no memory left for even one row; free some, or use "
+                        "device='cpu'"
+                    ) from error
+                waiting.append(part)
+                if device.type == "cuda":
+                    torch.cuda.empty_cache()
+                continue
+            yield found

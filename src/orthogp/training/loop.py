@@ -14,6 +14,7 @@ from orthogp.training.evaluate import held_out_log_density
 from orthogp.training.memory import kept_pages
 from orthogp.training.run import Run
 from orthogp.training.sharing import collect
+from orthogp.training.streams import Stream
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Result:
 
 def fit(
     model: VariationalGP,
-    rows: Rows,
+    rows: Rows | Stream,
     config: TrainingConfig,
     validation: Rows | None = None,
     callbacks: Iterable[Callback] = (),

@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,6 +14,7 @@ LARGE = {M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**26, M_MMAP_THRESHOLD: 2**25}
 
 
 _inside = 0
+_COUNTING = threading.Lock()
 
 
 @contextmanager
@@ -23,15 +25,17 @@ def kept_pages() -> Iterator[None]:
     if libc is None:
         yield
         return
-    _inside += 1
-    _set(libc, LARGE)
+    with _COUNTING:
+        _inside += 1
+        _set(libc, LARGE)
     try:
         yield
     finally:
-        _inside -= 1
-        if not _inside:
-            _set(libc, SMALL)
-            libc.malloc_trim(0)
+        with _COUNTING:
+            _inside -= 1
+            if not _inside:
+                _set(libc, SMALL)
+                libc.malloc_trim(0)
 
 
 def _glibc() -> ctypes.CDLL | None:

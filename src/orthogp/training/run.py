@@ -4,7 +4,6 @@ import math
 import time
 import warnings
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +13,26 @@ from torch import Tensor
 from orthogp.errors import ConfigurationError, FileError, NumericalError
 from orthogp.model import VariationalGP
 from orthogp.team import current_team
-from orthogp.training.batches import ColumnSampler, Rows, Sampler, make_feed
+from orthogp.training.batches import ColumnSampler, Rows
 from orthogp.training.callbacks import Callback, Event, Report
 from orthogp.training.checkpoint import Checkpoint, Checkpoints, fingerprint
 from orthogp.training.config import TrainingConfig
+from orthogp.training.feeds import make_feed
 from orthogp.training.sharing import deal, make_shards
+from orthogp.training.state import (
+    Progress,
+    State,
+    damaged_otherwise,
+    packed,
+    require_like,
+    unpacked,
+)
 from orthogp.training.step import CAUSES, Step
+from orthogp.training.streams import Stream
 
 MAX_RECOVERIES = 8
 FLOAT64_AFTER = 3
 LARGEST_JITTER = 1e-3
-
-
-@dataclass
-class Progress:
-    """Everything beside tensors that a run must remember to go on where it stopped."""
-
-    step: int = 0
-    seconds: float = 0.0
-    last_refresh: int = -1
-    recoveries: int = 0
-    caution: float = 1.0
-    best: float = -math.inf
-    best_step: int = 0
-    history: list[Report] = field(default_factory=list)
 
 
 class Run:
@@ -46,7 +41,7 @@ class Run:
     def __init__(
         self,
         model: VariationalGP,
-        rows: Rows,
+        rows: Rows | Stream,
         config: TrainingConfig,
         validation: Rows | None,
         callbacks: Iterable[Callback],
@@ -58,6 +53,10 @@ class Run:
                 f"patience is {config.patience} and there are no validation rows to judge by; "
                 "pass validation or leave patience None"
             )
+        # A label beyond the last class would be an index beyond the end, on a GPU a fault of it.
+        for part in (rows, validation):
+            if isinstance(part, Rows):
+                model.likelihood.check_targets(part.y)
         self.model, self.rows, self.config = model, rows, config
         self.team = current_team()
         self.validation = validation
@@ -67,8 +66,7 @@ class Run:
         if checkpoint_dir is not None:
             self.checkpoints = Checkpoints(checkpoint_dir, fingerprint(model, rows, config))
         self.device = model.basis.beta.device
-        self.sampler = Sampler(len(rows), config.batch_size, config.seed, self.device)
-        self.share = self.team.share(self.sampler.batch_size)
+        self.batch_rows = min(config.batch_size, len(rows))
         self._share_residual(checkpoint_dir)
         self.column_sampler = None
         if self.num_columns is not None:
@@ -87,7 +85,7 @@ class Run:
         num_columns = config.columns(basis.gamma.shape[0])
         self.num_columns = num_columns if basis.gamma.shape[0] else None
         validated = self.validation is not None
-        shards = make_shards(basis, config, team, self.sampler.batch_size, validated)
+        shards = make_shards(basis, config, team, self.batch_rows, validated)
         if shards is None:
             return
         deal(basis, shards)
@@ -101,11 +99,11 @@ class Run:
     def build(self) -> None:
         """The step for the model's present dtype and jitter."""
         dtype = self.model.basis.beta.dtype
-        batch_rows, own = self.sampler.batch_size, self.share.stop - self.share.start
-        self.feed = make_feed(self.rows, own, self.device, dtype)
+        config, team = self.config, self.team
+        self.feed = make_feed(self.rows, config.batch_size, config.seed, team, self.device, dtype)
         self.step = Step(
-            self.model, self.config, len(self.rows), self.feed.batch, self.num_columns,
-            self.team, batch_rows,
+            self.model, config, len(self.rows), self.feed.batch, self.num_columns,
+            team, self.batch_rows,
         )  # fmt: skip
         self.captured = False
 
@@ -144,9 +142,9 @@ class Run:
         if self.progress.step // self.config.refresh_every > self.progress.last_refresh:
             self.step.refresh()
             self.progress.last_refresh = self.progress.step // self.config.refresh_every
-        rates, indices = self.rates(steps), self.sampler.draw(steps)[:, self.share]
+        rates = self.rates(steps)
         columns = None if self.column_sampler is None else self.column_sampler.draw(steps)
-        for k, _ in enumerate(self.feed.run(indices)):
+        for k, _ in enumerate(self.feed.run(steps)):
             self.step.rates.copy_(rates[k])
             if columns is not None and self.step.columns is not None:
                 self.step.columns.copy_(columns[k])
@@ -155,28 +153,25 @@ class Run:
                 self.captured = True
             self.step()
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> State:
         """All that a rewind needs; tensors are copies on the device."""
-        columns = None if self.column_sampler is None else self.column_sampler.state()
-        return {
-            "tensors": self.step.snapshot(),
-            "rows": self.sampler.state(),
-            "columns": columns,
-            "progress": replace(self.progress, history=list(self.progress.history)),
-        }
+        columns = {} if self.column_sampler is None else self.column_sampler.state()
+        return State(self.step.snapshot(), self.feed.state(), columns, self.progress.copy())
 
-    def rewind(self, state: dict[str, Any]) -> None:
-        self.step.restore(state["tensors"])
-        self.sampler.restore(state["rows"])
+    def rewind(self, state: State) -> None:
+        self.step.restore(state.tensors)
+        self.feed.restore(state.rows)
         if self.column_sampler is not None:
-            self.column_sampler.restore(state["columns"])
-        self.progress = replace(state["progress"], history=list(state["progress"].history))
+            self.column_sampler.restore(state.columns)
+        self.progress = state.progress.copy()
 
-    def recover(self, good: dict[str, Any], fault: str) -> str:
+    def recover(self, good: State, fault: str) -> str:
         """Back to the last good state with smaller steps, more jitter, and at last float64."""
         seconds, attempts = self.progress.seconds, self.progress.recoveries + 1
         self.rewind(good)
-        self.rows.require_finite()
+        # Blocks of a stream are looked at when they are read.
+        if isinstance(self.rows, Rows):
+            self.rows.require_finite()
         if attempts > MAX_RECOVERIES:
             raise NumericalError(
                 f"training failed {attempts} times near step {self.progress.step} ({fault}) in "
@@ -190,14 +185,15 @@ class Run:
         if attempts >= FLOAT64_AFTER and self.model.basis.beta.dtype == torch.float32:
             self.model.double()
         self.build()
-        self.step.restore(good["tensors"])
+        self.step.restore(good.tensors)
+        self.feed.restore(good.rows)
         return (
             f"step {self.progress.step}: {fault}; "
             f"going on from here with steps of {self.progress.caution:.2g} times their size, "
             f"jitter {self.model.jitter:.0e}, {str(self.model.basis.beta.dtype)[6:]}"
         )
 
-    def save(self, good: dict[str, Any], force: bool = False) -> None:
+    def save(self, good: State, force: bool = False) -> None:
         if self.checkpoints is None:
             return
         waited = time.monotonic() - self.last_saved
@@ -205,21 +201,14 @@ class Run:
             return
         if not self.keeps_checkpoints:
             return
-        tensors = {f"state.{name}": value for name, value in good["tensors"].items()}
-        tensors["rows.epoch"] = good["rows"]["epoch"]
-        if good["columns"] is not None:
-            tensors["columns.generator"] = good["columns"]["generator"]
-        if self.best_state is not None:
-            tensors |= {f"best.{name}": value for name, value in self.best_state.items()}
-        meta = {
-            "progress": asdict(good["progress"]),
-            "position": good["rows"]["position"],
+        tensors, meta = packed(good, self.best_state)
+        meta |= {
             "jitter": self.model.jitter,
             "dtype": str(self.model.basis.beta.dtype),
             "config": self.config.as_dict(),
         }
         try:
-            self.checkpoints.save(good["progress"].step, tensors, meta)
+            self.checkpoints.save(good.progress.step, tensors, meta)
         except FileError as error:
             # A full disk costs the checkpoint, not the run.
             warnings.warn(f"{error}; training goes on without this checkpoint", stacklevel=2)
@@ -242,24 +231,22 @@ class Run:
         return None if step < 0 else self.checkpoints.latest(step)
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        tensors, meta = checkpoint.tensors, checkpoint.meta
+        """Goes on from a checkpoint; one that is not built as this run's own is a `FileError`."""
+        with damaged_otherwise():
+            self._resume(checkpoint.tensors, checkpoint.meta)
+
+    def _resume(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+        require_like(meta["jitter"], self.model.jitter, "jitter")
         self.model.jitter = meta["jitter"]
         if meta["dtype"] == str(torch.float64):
             self.model.double()
         self.build()
-        history = [Report(**row) for row in meta["progress"].pop("history")]
-        columns = None
-        if self.column_sampler is not None:
-            columns = {"generator": tensors["columns.generator"]}
-        self.rewind(
-            {
-                "tensors": _under("state.", tensors),
-                "rows": {"epoch": tensors["rows.epoch"], "position": meta["position"]},
-                "columns": columns,
-                "progress": Progress(**meta["progress"], history=history),
-            }
-        )
-        self.best_state = _under("best.", tensors) or None
+        state, best = unpacked(tensors, meta)
+        require_like(state, self.state())
+        if best is not None:
+            require_like(best, state.tensors, "best state")
+        self.rewind(state)
+        self.best_state = best
 
     def reason_to_stop(self) -> str | None:
         """A function of the saved state alone: a run resumed at its end ends again at once."""
@@ -277,7 +264,3 @@ class Run:
         history = tuple(self.progress.history) if kind == "start" else ()
         for callback in self.callbacks:
             callback(Event(kind, self.progress.step, report, message, history))
-
-
-def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}

@@ -1,0 +1,202 @@
+"""What users pass in: the checks of scikit-learn, with refusals of one family and one sentence."""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import column_or_1d
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from orthogp.errors import ConfigurationError, DataError, OrthogpError
+from orthogp.estimators.scaling import Array
+
+# scikit-learn sets a filter of warnings for a moment, and two at once would leave it set: threads
+# that predict take turns.
+_ONE_AT_A_TIME = threading.Lock()
+NO_NUMBER = re.compile(r"could not convert string to float: (?:np\.\w+\((.*)\)|(.*))")
+# Names of types, so that pandas need not be imported: its own values for what is missing.
+ABSENT = ("NoneType", "NAType", "NaTType")
+
+
+class DataTypeError(DataError, TypeError):
+    """Data of a type that cannot be used: a TypeError too, as scikit-learn has it."""
+
+
+class UnfittedError(ConfigurationError, NotFittedError):
+    """A question to an estimator that has not been fitted."""
+
+
+def require_fitted(estimator: Any) -> None:
+    try:
+        check_is_fitted(estimator)
+    except NotFittedError as error:
+        raise UnfittedError(f"this {type(estimator).__name__} is not fitted; call fit") from error
+
+
+def checked_table(estimator: Any, X: Any, reset: bool) -> Array:
+    """X as finite numbers `(n, d)`; its names and number of columns are learned or compared."""
+    with _refusals("X"):
+        _require_plain(X, "X")
+        ndim = X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim
+        if ndim < 2:
+            raise DataError(
+                f"X has {ndim} dimension(s), expected rows and columns; Reshape your data with "
+                "X.reshape(-1, 1) if it is one column or X.reshape(1, -1) if it is one row"
+            )
+        with _ONE_AT_A_TIME:
+            found: Any = validate_data(
+                estimator, X, dtype=np.float64, reset=reset, ensure_all_finite=False
+            )
+    _require_finite(found, "X", getattr(estimator, "feature_names_in_", None))
+    return found
+
+
+def checked_numbers(values: Any, name: str) -> Array:
+    """Finite numbers, in whatever shape they come."""
+    with _refusals(name):
+        _require_plain(values, name)
+        found = np.asarray(values, dtype=np.float64)
+    _require_finite(found, name)
+    return found
+
+
+def checked_targets(y: Any, num_rows: int) -> Array:
+    """Numbers to learn from, `(n,)` or `(n, t)`."""
+    found = checked_numbers(y, "y")
+    if found.ndim not in (1, 2) or 0 in found.shape[1:]:
+        raise DataError(f"y has shape {found.shape}; expected (n,), or (n, t) for t targets")
+    _require_rows(found, "y", num_rows)
+    return found
+
+
+def checked_labels(y: Any, num_rows: int | None = None, name: str = "y") -> NDArray:
+    """Labels `(n,)`, none of them missing."""
+    with _refusals(name):
+        _require_plain(y, name)
+        with _ONE_AT_A_TIME:
+            found = column_or_1d(y, warn=True)
+    kind = found.dtype.kind
+    missing = int((~np.isfinite(found)).sum()) if kind == "f" else 0
+    missing += sum(map(_is_absent, found)) if kind == "O" else 0
+    if missing:
+        raise DataError(
+            f"{name} has {missing} labels that are missing (None, NaN or infinite); drop those rows"
+        )
+    if num_rows is not None:
+        _require_rows(found, name, num_rows)
+    return found
+
+
+def require_classes(y: NDArray) -> None:
+    """Refuses labels that are measurements, or of several types."""
+    try:
+        check_classification_targets(y)
+    except ValueError as error:
+        raise DataError(
+            f"Unknown label type: {type_of_target(y)}; expected text, truth values or whole "
+            "numbers of one type (measurements are for OrthogonalGPRegressor)"
+        ) from error
+
+
+def checked_weight(weight: Any, num_rows: int, part: bool = False) -> Array | None:
+    """One weight a row, none negative and not all of them zero; a single one is for all rows.
+
+    Those of a part of the rows may all be zero.
+    """
+    if weight is None:
+        return None
+    found = checked_numbers(weight, "sample_weight")
+    found = np.full(num_rows, found) if found.ndim == 0 else found
+    if found.shape != (num_rows,):
+        raise DataError(f"sample_weight has shape {found.shape}; expected ({num_rows},)")
+    negative = int((found < 0).sum())
+    if negative:
+        raise DataError(f"sample_weight has {negative} negative values; expected zero or more")
+    if not part and not found.any():
+        raise DataError("every sample_weight is zero; expected a positive one for some row")
+    return found
+
+
+def _require_plain(values: Any, name: str) -> None:
+    """Refuses what NumPy would take for numbers, and what only looks like an array."""
+    if values is None:
+        # The words by which scikit-learn's own checks of an estimator know this refusal.
+        reason = "fit requires y to be passed, but the target y is None"
+        raise DataError(reason if name == "y" else f"{name} is None; expected numbers")
+    if issparse(values):
+        raise DataTypeError(f"{name} is sparse, expected a dense array; use {name}.toarray()")
+    if np.ma.is_masked(values):
+        raise DataError(f"{name} is an array with masked values; fill them in, or drop their rows")
+    types: Any = getattr(values, "dtypes", getattr(values, "dtype", None))
+    types = np.atleast_1d(types)
+    kinds = {getattr(kind, "kind", None) for kind in types}
+    if kinds & {"m", "M"}:
+        raise DataTypeError(
+            f"{name} has dates or times; derive numbers from them (year, weekday, days since a "
+            "date) or leave them out"
+        )
+    if "c" in kinds:
+        raise DataError(f"Complex data not supported: {name} is complex, expected real numbers")
+
+
+def _require_finite(values: Array, name: str, columns: NDArray | None = None) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(values.sum()):
+            return
+    bad = ~np.isfinite(values)
+    if not bad.any():
+        return
+    row, *column = np.unravel_index(bad.argmax(), bad.shape) if bad.ndim else (0,)
+    place = f"row {row}"
+    if column:
+        place += f", column {column[0]}" if columns is None else f", column {columns[column[0]]!r}"
+    raise DataError(
+        f"{name} has {bad.sum()} values that are NaN or infinite, the first in {place}; drop those "
+        "rows or impute them"
+    )
+
+
+def _require_rows(values: NDArray, name: str, num_rows: int) -> None:
+    if len(values) != num_rows:
+        raise DataError(f"X has {num_rows} rows and {name} has {len(values)}; expected as many")
+
+
+def _is_absent(label: Any) -> bool:
+    return type(label).__name__ in ABSENT or (isinstance(label, float) and not np.isfinite(label))
+
+
+@contextmanager
+def _refusals(name: str) -> Iterator[None]:
+    """What NumPy, pandas and scikit-learn object to, as an error of this family."""
+    try:
+        yield
+    except OrthogpError:
+        raise
+    except TypeError as error:
+        raise DataTypeError(_sentence(name, error)) from error
+    except (ValueError, RuntimeError, OverflowError) as error:
+        raise DataError(_sentence(name, error)) from error
+
+
+def _sentence(name: str, error: Exception) -> str:
+    said = str(error)
+    text = NO_NUMBER.match(said)
+    if text:
+        return (
+            f"{name} has text, {text[1] or text[2]:.60}, expected numbers; encode it (a column for "
+            "every category, say) or leave it out"
+        )
+    if "inhomogeneous" in said:
+        return f"{name} has rows of different lengths; expected as many values in every row"
+    # scikit-learn's list of columns, which its own checks of an estimator ask for word by word.
+    if said.startswith("The feature names"):
+        return said
+    line = said.strip().split("\n")[0].rstrip(".").replace(". ", "; ")
+    return line if line.startswith(f"{name} ") else f"{name} cannot be used: {line:.300}"

@@ -1,0 +1,79 @@
+"""Refusals of settings that the training's own configuration does not look at."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from sklearn.utils import check_random_state
+
+from orthogp.errors import ConfigurationError
+from orthogp.estimators.settings import torch_device
+
+FLAGS = (
+    "ard", "standardize", "train_hyperparameters", "train_points", "shard_residual",
+    "early_stopping", "warm_start",
+)  # fmt: skip
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Everything about them that can be told without the data."""
+    for name in FLAGS:
+        # Text would pass for true, whatever it says.
+        _require(settings, name, isinstance(settings[name], bool | np.bool_), "True or False")
+    kernel, jitter = settings["kernel"], settings["jitter"]
+    _require(settings, "kernel", kernel is None or isinstance(kernel, Kernel), "a GPyTorch kernel")
+    good = jitter is None or (is_number(jitter) and 0 <= jitter < np.inf)
+    _require(settings, "jitter", good, "a number, zero or more")
+    share = settings["validation_fraction"]
+    good = share is None or (is_number(share) and 0 <= share < 1)
+    _require(settings, "validation_fraction", good, "a number in [0, 1)")
+    place, callbacks = settings["checkpoint_dir"], settings["callbacks"]
+    good = place is None or isinstance(place, str | os.PathLike)
+    _require(settings, "checkpoint_dir", good, "the name of a folder")
+    good = isinstance(callbacks, tuple | list) and all(map(callable, callbacks))
+    _require(settings, "callbacks", good, "a list of functions")
+
+
+def present_device(device: Any) -> torch.device:
+    """The device meant, if this machine has it and it computes in float64."""
+    found = torch_device(device)
+    try:
+        torch.zeros((), dtype=torch.float64, device=found).item()
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise ConfigurationError(
+            f"device is {str(device)!r}, which cannot be used here ({reason:.120}); use 'cpu', or "
+            "None for a GPU where there is one"
+        ) from error
+    return found
+
+
+def drawn_seed(random_state: Any) -> int:
+    """A number below 2³¹ from it; None draws afresh, and not from NumPy's global generator."""
+    if random_state is None:
+        return int(np.random.default_rng().integers(2**31 - 1))
+    try:
+        return int(check_random_state(random_state).randint(2**31 - 1))
+    except ValueError as error:
+        raise ConfigurationError(
+            f"random_state is {random_state!r}; expected None, a whole number in [0, 2³²) or a "
+            "numpy.random.RandomState"
+        ) from error
+
+
+def is_count(value: Any) -> bool:
+    """Whether it is a whole number from one."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return whole and int(value) >= 1
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _require(settings: Mapping[str, Any], name: str, good: bool, expected: str) -> None:
+    if not good:
+        raise ConfigurationError(f"{name} is {settings[name]!r}; expected {expected}")

@@ -1,0 +1,169 @@
+"""Fits on tables that are not in memory: one pass to survey them, then a stream of their rows."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from orthogp.errors import DataError
+from orthogp.estimators.checks import checked_table, checked_weight
+from orthogp.estimators.defaults import count_held_out, point_counts
+from orthogp.estimators.scaling import Array, Moments
+from orthogp.points import KMEANS_ROWS
+from orthogp.sources import Block, Source
+from orthogp.training import Rows, Stream
+
+# In float64. A table up to this size is read into memory.
+LOADED_BYTES = 2**27
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a fit learns from.
+
+    Points are chosen from `sample`; the bound is taken on `judged`, all of the `num_rows` rows
+    together or a random sample of them; `weight` is that of all rows.
+    """
+
+    train: Rows | Stream
+    held: Rows | None
+    sample: Rows
+    judged: Rows
+    num_rows: int
+    weight: float
+
+
+class TableStream(Stream):
+    """The rows of a source in the units of the model, without those that are left out."""
+
+    def __init__(self, estimator: Any, source: Source, left_out: NDArray[np.int64]):
+        self.estimator, self.source, self.left_out = estimator, source, left_out
+        starts = np.cumsum([0, *source.sizes])
+        self.starts: list[int] = starts[:-1].tolist()
+        absent = np.diff(np.searchsorted(left_out, starts))
+        self.sizes = tuple((np.array(source.sizes) - absent).tolist())
+
+    def block(self, number: int) -> Rows | None:
+        if not self.sizes[number]:
+            return None
+        X, y, weight = _checked(self.estimator, self.source, number, reset=False)
+        kept = np.ones(len(X), dtype=bool)
+        kept[_inside(self.left_out, self.starts[number], len(X))] = False
+        if not kept.all():
+            X, y, weight = X[kept], y[kept], None if weight is None else weight[kept]
+        return self.estimator._rows(X, y, weight)
+
+    def outline(self) -> Iterator[bytes]:
+        yield self.left_out.tobytes()
+        yield from self.source.outline()
+
+
+def is_large(source: Source) -> bool:
+    first = source.read(0)
+    width = np.shape(first.X)[1] + int(np.prod(first.y.shape[1:]))
+    return 8 * width * len(source) > LOADED_BYTES
+
+
+def loaded(source: Source) -> tuple[Any, NDArray, NDArray | None]:
+    """All of a source in memory, with the names of its columns."""
+    import pandas as pd
+
+    blocks = [source.read(number) for number in range(len(source.sizes))]
+    X = [block.X for block in blocks]
+    table = pd.concat(X, ignore_index=True) if hasattr(X[0], "columns") else np.concatenate(X)
+    y = np.concatenate([block.y for block in blocks])
+    weights = [block.weight for block in blocks if block.weight is not None]
+    return table, y, np.concatenate(weights) if weights else None
+
+
+def streamed_table(
+    estimator: Any,
+    source: Source,
+    fresh: bool,
+    classes: NDArray | None,
+    generator: torch.Generator,
+) -> Table:
+    """Surveys a source in one pass: scales, targets, and a sample of its rows."""
+    settings, num_rows = estimator.get_params(deep=False), len(source)
+    num_held = count_held_out(
+        num_rows, settings["validation_fraction"], settings["early_stopping"],
+        estimator._calibrates,
+    )  # fmt: skip
+    num_inducing, num_residual = point_counts(settings, num_rows)
+    wanted = num_held + max(KMEANS_ROWS, 10 * num_inducing, 2 * num_residual)
+    seed = int(torch.randint(2**62, (), generator=generator))
+    rng = np.random.default_rng(seed)
+    chosen = rng.choice(num_rows, min(wanted, num_rows), replace=False)
+    taken, total = _survey(estimator, source, np.sort(chosen), fresh, classes)
+    sample = estimator._rows(*taken)
+    order = torch.from_numpy(rng.permutation(len(sample)))
+    held = sample.map(lambda t: t[order[:num_held]]) if num_held else None
+    left_out = np.sort(np.sort(chosen)[order[:num_held]])
+    train = TableStream(estimator, source, left_out)
+    rest = sample.map(lambda t: t[order[num_held:]])
+    return Table(train, held, rest, sample, num_rows, total)
+
+
+def _survey(
+    estimator: Any,
+    source: Source,
+    chosen: NDArray[np.int64],
+    fresh: bool,
+    classes: NDArray | None,
+) -> tuple[tuple[Array, NDArray, Array | None], float]:
+    """Checks every row and learns the scales; the chosen rows, and the weight of all."""
+    moments, survey, taken, total, start = None, None, [], 0.0, 0
+    for number in range(len(source.sizes)):
+        if not source.sizes[number]:
+            continue
+        X, y, weight = _checked(estimator, source, number, fresh and not start)
+        total += len(X) if weight is None else float(weight.sum())
+        rows = _inside(chosen, start, len(X))
+        taken.append([None if part is None else part[rows] for part in (X, y, weight)])
+        start += len(X)
+        # Rows without weight count for nothing, and a block may have no others.
+        counts = slice(None) if weight is None else weight > 0
+        if not fresh or (weight is not None and not weight.any()):
+            continue
+        weighed = None if weight is None else weight[counts]
+        with _said_where(source, number):
+            survey = estimator._survey_targets(y[counts], weighed, survey)
+            found = Moments.of(X[counts], weighed, "X")
+        moments = found if moments is None else moments.merged(found)
+    if not total:
+        raise DataError("every sample_weight is zero; expected a positive one for some row")
+    if fresh:
+        assert moments is not None
+        estimator._learn_inputs(moments)
+        estimator._learn_targets(survey, classes)
+    X, y, weight = zip(*taken, strict=True)
+    weights = None if weight[0] is None else np.concatenate(weight)
+    return (np.concatenate(X), np.concatenate(y), weights), total
+
+
+def _checked(
+    estimator: Any, source: Source, number: int, reset: bool
+) -> tuple[Array, NDArray, Array | None]:
+    block: Block = source.read(number)
+    with _said_where(source, number):
+        X = checked_table(estimator, block.X, reset)
+        y = estimator._checked_targets(block.y, len(X))
+        return X, y, checked_weight(block.weight, len(X), part=True)
+
+
+@contextmanager
+def _said_where(source: Source, number: int) -> Iterator[None]:
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{source.place(number)}: {error}") from error
+
+
+def _inside(sorted_rows: NDArray[np.int64], start: int, count: int) -> NDArray[np.int64]:
+    """Of these rows, those from `start` on, counted from there."""
+    first, last = np.searchsorted(sorted_rows, [start, start + count])
+    return sorted_rows[first:last] - start

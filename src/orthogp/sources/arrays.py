@@ -1,0 +1,103 @@
+"""Arrays on disk and torch datasets; a block is a range of rows."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset, IterableDataset
+
+from orthogp.errors import DataError
+from orthogp.sources.base import Block, Source
+
+ARRAY_ROWS = 2**16
+# Items come one by one.
+DATASET_ROWS = 2**12
+OUTLINED_ROWS = 256
+
+
+class ArrayTable(Source):
+    """Rows of a memory-mapped array, with targets and weights beside them."""
+
+    def __init__(self, X: NDArray, y: Any, weight: Any = None):
+        self.X, self.y = X, y if isinstance(y, np.ndarray) else np.asarray(y)
+        self.weight = None if weight is None else np.asarray(weight)
+        if X.ndim != 2 or not len(X):
+            raise DataError(f"X has shape {X.shape}; expected rows and columns, (n, d)")
+        for name, part in (("y", self.y), ("sample_weight", self.weight)):
+            if part is not None and part.shape[:1] != X.shape[:1]:
+                raise DataError(f"X has {len(X)} rows and {name} has shape {part.shape}")
+        self.sizes = _even(len(X), ARRAY_ROWS)
+
+    def read(self, number: int) -> Block:
+        rows = self._rows(number)
+        weight = None if self.weight is None else self.weight[rows]
+        return Block(np.asarray(self.X[rows]), np.asarray(self.y[rows]), weight)
+
+    def place(self, number: int) -> str:
+        rows = self._rows(number)
+        return f"rows {rows.start} to {rows.stop - 1}"
+
+    def outline(self) -> Iterator[bytes]:
+        stride = -(-len(self.X) // OUTLINED_ROWS)
+        for part in (self.X, self.y, self.weight):
+            if part is not None:
+                yield str((part.shape, part.dtype)).encode()
+                yield np.ascontiguousarray(part[::stride]).astype(str).tobytes()
+
+    def _rows(self, number: int) -> slice:
+        start = number * ARRAY_ROWS
+        return slice(start, start + self.sizes[number])
+
+
+class DatasetTable(Source):
+    """A torch dataset whose items are pairs of inputs, `(d,)`, and a target."""
+
+    def __init__(self, dataset: Dataset):
+        self.dataset: Any = dataset
+        if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+            raise DataError(
+                f"{type(dataset).__name__} has no length and no items by number; expected a "
+                "dataset that can be read in any order"
+            )
+        if not len(self.dataset):
+            raise DataError(f"{type(dataset).__name__} has no items")
+        self.sizes = _even(len(self.dataset), DATASET_ROWS)
+
+    def read(self, number: int) -> Block:
+        rows = self._rows(number)
+        if hasattr(self.dataset, "__getitems__"):
+            items = self.dataset.__getitems__(list(rows))
+        else:
+            items = [self.dataset[row] for row in rows]
+        try:
+            x, y = zip(*items, strict=True)
+            return Block(np.stack([_plain(a) for a in x]), np.stack([_plain(b) for b in y]))
+        except (TypeError, ValueError) as error:
+            raise DataError(
+                f"{self.place(number)} of {type(self.dataset).__name__} are not pairs of inputs "
+                f"and a target, all of one shape: {error}"
+            ) from error
+
+    def place(self, number: int) -> str:
+        rows = self._rows(number)
+        return f"items {rows.start} to {rows.stop - 1}"
+
+    def outline(self) -> Iterator[bytes]:
+        yield str((type(self.dataset).__name__, len(self.dataset))).encode()
+        first = self.read(0)
+        for part in (first.X, first.y):
+            yield part[:OUTLINED_ROWS].astype(str).tobytes()
+
+    def _rows(self, number: int) -> range:
+        start = number * DATASET_ROWS
+        return range(start, start + self.sizes[number])
+
+
+def _even(count: int, size: int) -> tuple[int, ...]:
+    return tuple(min(size, count - start) for start in range(0, count, size))
+
+
+def _plain(value: Any) -> NDArray:
+    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)

@@ -1,0 +1,82 @@
+"""Where a device's memory ends, prediction goes on in smaller chunks."""
+
+import pytest
+import torch
+
+from orthogp.errors import NumericalError
+from orthogp.model import VariationalGP
+from orthogp.training import full_bound, held_out_log_density
+from orthogp.training.evaluate import chunk_rows, predict_in_chunks
+from runs import data, model
+
+
+def out_of_memory_beyond(monkeypatch, most):
+    """A device that has memory for so many rows; the chunks that were asked for."""
+    predict, asked = VariationalGP.predict, []
+
+    def limited(self, x, predictor=None):
+        asked.append(len(x))
+        if len(x) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return predict(self, x, predictor)
+
+    monkeypatch.setattr(VariationalGP, "predict", limited)
+    return asked
+
+
+def test_out_of_memory_halves_the_chunks_and_changes_no_prediction(monkeypatch):
+    rows = data(500, dtype=torch.float64)
+    m = model(rows)
+    expected = [torch.cat(parts, 1) for parts in zip(*predict_in_chunks(m, rows.x), strict=True)]
+    asked = out_of_memory_beyond(monkeypatch, 70)
+    found = [torch.cat(parts, 1) for parts in zip(*predict_in_chunks(m, rows.x), strict=True)]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    assert asked[0] == 500
+    # Once it is known what fits, no more is asked for.
+    assert [count for count in asked if count > 70] == [500, 250, 125]
+
+
+def test_memory_for_no_row_at_all_is_told_in_a_sentence(monkeypatch):
+    rows = data(20)
+    out_of_memory_beyond(monkeypatch, 0)
+    with pytest.raises(NumericalError, match="no memory left for even one row"):
+        list(predict_in_chunks(model(rows), rows.x))
+
+
+def test_bounds_and_held_out_densities_are_taken_in_smaller_chunks(monkeypatch):
+    rows = data(500, dtype=torch.float64)
+    m = model(rows)
+    expected = full_bound(m, rows), held_out_log_density(m, rows)
+    project = type(m.basis).project
+
+    def limited(self, covariance, factor, x, *more):
+        if len(x) > 70:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return project(self, covariance, factor, x, *more)
+
+    monkeypatch.setattr(type(m.basis), "project", limited)
+    asked = out_of_memory_beyond(monkeypatch, 70)
+    found = full_bound(m, rows), held_out_log_density(m, rows)
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert asked[:4] == [500, 250, 125, 62]
+
+
+@pytest.mark.cuda
+def test_a_gpu_that_is_nearly_full_predicts_in_smaller_chunks():
+    rows = data(200_000, d=8)
+    m = model(rows, b=300, g=700).cuda()
+    predictor = m.predictor()
+    expected = torch.cat([mean for mean, _ in predict_in_chunks(m, rows.x, predictor)], 1)
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info()
+    used = total - free
+    try:
+        # Less than one chunk of the usual size needs, more than a small one does.
+        torch.cuda.set_per_process_memory_fraction((used + 2**28) / total)
+        torch.cuda.reset_peak_memory_stats()
+        parts = [mean for mean, _ in predict_in_chunks(m, rows.x, predictor)]
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert len(parts) > -(-len(rows) // chunk_rows(m))
+    torch.testing.assert_close(torch.cat(parts, 1), expected, rtol=1e-9, atol=1e-9)

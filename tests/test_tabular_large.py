@@ -1,0 +1,131 @@
+"""Tables that are not read whole: the same model rows would give, and nothing of them lost."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from orthogp.estimators import streamed
+from orthogp.tabular import large, preparing
+from orthogp.tabular.large import EncodedTable
+from orthogp.tabular.model import TableModel
+from orthogp.tabular.preparing import FitRequest, prepare
+from orthogp.tabular.reading import open_table
+from tabular_cases import fit, predict, sample
+
+ROWS = 400
+
+
+@pytest.fixture(autouse=True)
+def small_limits(monkeypatch):
+    monkeypatch.setattr(large, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(streamed, "LOADED_BYTES", 0)
+
+
+@pytest.fixture(scope="module")
+def table():
+    found = sample(ROWS)
+    # Some rows have no target, a whole row group of them among them.
+    gaps = np.zeros(ROWS, dtype=bool)
+    gaps[[3, 77, *range(100, 150)]] = True
+    y = pa.array(found.column("y").to_numpy(), mask=gaps)
+    return found.set_column(found.column_names.index("y"), "y", y)
+
+
+@pytest.fixture(scope="module")
+def folder(table, tmp_path_factory):
+    path = tmp_path_factory.mktemp("large")
+    for k, (start, stop) in enumerate([(0, 150), (150, ROWS)]):
+        part = table.slice(start, stop - start)
+        pyarrow.parquet.write_table(part, path / f"part-{k}.parquet", row_group_size=50)
+    return path
+
+
+def request(folder, target="y", **changes):
+    asked = {
+        "table": folder, "target": target, "out": folder / "model", "task": None,
+        "id_column": "key", "drop": (), "test_size": 0.1, "missing": "impute", "seed": 0,
+        "settings": {},
+    }  # fmt: skip
+    return FitRequest(**asked | changes)
+
+
+def everything(source):
+    blocks = [source.read(k) for k in range(len(source.sizes))]
+    assert [len(block.y) for block in blocks] == list(source.sizes)
+    return np.concatenate([b.X for b in blocks]), np.concatenate([b.y for b in blocks])
+
+
+def test_every_row_with_a_target_is_in_one_part(table, folder):
+    found = prepare(request(folder, drop=("label",)), lambda _: None)
+    assert isinstance(found.X, EncodedTable)
+    _, y = everything(found.X)
+    both = np.sort(np.concatenate([y, found.y_test]))
+    np.testing.assert_array_equal(both, np.sort(table.column("y").drop_null().to_numpy()))
+    assert found.rows == {"table": 400, "without_target": 52, "training": 313, "test": 35}
+
+
+def test_rows_are_encoded_as_those_of_a_table_read_whole(folder, monkeypatch):
+    # The sample is all rows, so that both plans are made from the same.
+    streams = prepare(request(folder, drop=("label",), test_size=0.0), lambda _: None)
+    monkeypatch.setattr(large, "WHOLE_BYTES", 2**40)
+    whole = prepare(request(folder, drop=("label",), test_size=0.0), lambda _: None)
+    assert streams.encoder.plan == whole.encoder.plan
+    X, y = everything(streams.X)
+    np.testing.assert_array_equal(X, whole.X)
+    np.testing.assert_array_equal(y, whole.y)
+
+
+def test_a_plan_is_made_from_a_sample(folder, monkeypatch):
+    monkeypatch.setattr(large, "SAMPLE_ROWS", 120)
+    said = []
+    found = prepare(request(folder, drop=("label",)), said.append)
+    assert len(found.y) + len(found.y_test) < 120
+    assert any("judged by 120 of them" in line for line in said)
+    X, _ = everything(found.X)
+    assert X.shape == (found.rows["training"], len(found.encoder.plan.sources))
+
+
+def test_classes_are_those_of_every_row(folder, monkeypatch):
+    monkeypatch.setattr(large, "SAMPLE_ROWS", 20)
+    found = prepare(request(folder, "label", drop=("y",)), lambda _: None)
+    assert found.classes is not None
+    assert found.classes.tolist() == ["high", "low", "mid"]
+
+
+def test_whole_numbers_are_classes(table, tmp_path):
+    values = np.arange(ROWS) % 3
+    path = tmp_path / "t.parquet"
+    pyarrow.parquet.write_table(table.select(["a"]).append_column("k", pa.array(values)), path)
+    found = prepare(request(path, "k", id_column=None), lambda _: None)
+    assert found.classes is not None
+    assert found.classes.tolist() == [0, 1, 2]
+    assert everything(found.X)[1].dtype == np.int64
+
+
+@pytest.mark.parametrize("target", ["y", "label"])
+def test_a_model_is_fitted_and_predicts(folder, tmp_path, target):
+    said = fit(folder, tmp_path / "model", target=target)
+    assert "training streams the rest" in " ".join(said.split())
+    assert TableModel.load(tmp_path / "model").target == target
+    predict(tmp_path / "model", folder, tmp_path / "out.parquet")
+    assert pyarrow.parquet.read_metadata(tmp_path / "out.parquet").num_rows == ROWS
+
+
+def test_a_table_of_a_normal_size_is_read_whole(folder, monkeypatch):
+    monkeypatch.setattr(large, "WHOLE_BYTES", 2**29)
+    assert isinstance(prepare(request(folder, drop=("label",)), lambda _: None).X, np.ndarray)
+
+
+def test_what_no_model_can_use_is_refused(folder, table, tmp_path):
+    path = tmp_path / "t.parquet"
+    dates = pa.array(np.arange(ROWS).astype("datetime64[D]"))
+    pyarrow.parquet.write_table(table.append_column("when", dates), path)
+    with pytest.raises(preparing.DataError, match="'when' hold dates or times"):
+        prepare(request(path), lambda _: None)
+    with pytest.raises(preparing.DataError, match="missing values, which the model refuses"):
+        prepare(request(folder, missing="refuse"), lambda _: None)
+
+
+def test_the_size_is_that_before_compression(folder):
+    assert open_table(folder).stored_bytes() > 8 * 4 * ROWS
