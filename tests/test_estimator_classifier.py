@@ -119,18 +119,3 @@ def test_rows_are_held_out_only_to_stop_early():
     assert steps == [None]
     stopping = small(max_steps=5, early_stopping=True).fit(X, TWO)
     assert stopping.history_[0]["held_out"] < 0
-
-
-@pytest.mark.parametrize(
-    ("settings", "y", "words"),
-    [
-        ({}, np.zeros(200), "at least 2 classes"),
-        ({}, RNG.normal(size=200), "Unknown label type"),
-        ({"likelihood": "bernoulli"}, THREE, "for 2 classes; there are 3"),
-        ({"likelihood": "gaussian"}, TWO, "use OrthogonalGPRegressor"),
-        ({"likelihood": SoftmaxLikelihood(4, 4)}, THREE, "for 4 classes"),
-    ],
-)
-def test_refusals_are_one_sentence(settings, y, words):
-    with pytest.raises(ValueError, match=words):
-        small(**settings).fit(X, y)

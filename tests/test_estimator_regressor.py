@@ -9,7 +9,6 @@ from gpytorch.likelihoods import GaussianLikelihood
 from scipy import stats
 from scipy.integrate import cumulative_trapezoid
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
@@ -360,53 +359,3 @@ def test_odd_data_work(inputs, targets):
     assert np.isfinite(mean).all()
     assert (std > 0).all()
     assert np.abs(mean - np.mean(targets)).max() <= 2 * np.ptp(targets) + 1
-
-
-MISSING = np.where(np.arange(150) == 3, np.nan, Y)
-
-
-@pytest.mark.parametrize(
-    ("settings", "arguments", "words"),
-    [
-        ({}, (X, MISSING), "NaN"),
-        ({}, (X[:, :0], Y), "0 feature"),
-        ({}, (X, Y[:-1]), "inconsistent numbers of samples"),
-        ({}, (X * 1e200, Y), "X has values too large"),
-        ({"standardize": False}, (X * 1e100, Y), "not finite"),
-        ({}, (X, Y, -np.ones(150)), "Negative"),
-        ({}, (X, Y, np.zeros(150)), "zero"),
-        ({"likelihood": "poisson"}, (X, -Y), "negative or fractional"),
-        ({"likelihood": "bernoulli"}, (X, Y), "use OrthogonalGPClassifier"),
-        ({"likelihood": "gauss"}, (X, Y), "likelihood must be one of"),
-        ({"basis": "hybrid"}, (X, Y), "use optimizer='adam'"),
-        ({"n_inducing": 0}, (X, Y), "n_inducing is 0"),
-        ({"n_residual": -1}, (X, Y), "n_residual is -1"),
-        ({"max_steps": 0}, (X, Y), "max_steps is 0"),
-        ({"learning_rate": -0.1}, (X, Y), "learning_rate is -0.1"),
-        ({"dtype": "float16"}, (X, Y), "float32 or float64"),
-        ({"device": "abacus"}, (X, Y), "device is 'abacus'"),
-        ({"noise_variance": -1.0}, (X, Y), "noise_variance is -1.0"),
-        ({"noise_variance": 1e-9}, (X, Y), "constraint allows more than"),
-        ({"validation_fraction": 1.5}, (X, Y), "validation_fraction is 1.5"),
-        ({"early_stopping": True, "validation_fraction": 0}, (X, Y), "rows to judge by"),
-        ({"inducing_points": X[:, :1]}, (X, Y), "inducing_points has shape"),
-    ],
-)
-def test_refusals_are_one_sentence(settings, arguments, words):
-    with pytest.raises(ValueError, match=words):
-        small(**settings).fit(*arguments)
-
-
-def test_refused_questions(fitted):
-    for ask in (
-        lambda: fitted.predict_interval(NEW, coverage=1.0),
-        lambda: fitted.predict_quantiles(NEW, [0.0, 0.5]),
-        lambda: fitted.predict(NEW, return_std=True, return_cov=True),
-        lambda: fitted.log_density(X, Y[:-1]),
-        lambda: fitted.log_density(X, MISSING),
-    ):
-        with pytest.raises(OrthogpError):
-            ask()
-    for method in ("predict", "predict_latent", "predict_interval", "sample_y"):
-        with pytest.raises(NotFittedError):
-            getattr(OrthogonalGPRegressor(), method)(NEW)

@@ -153,3 +153,16 @@ def test_claims_are_printed_with_their_marks():
     (line,) = (line for line in shown if "paper's RMSE on pol" in line)
     assert "✗" in line
     assert "0.3000, paper 0.1906, difference +0.1094" in line
+
+
+def test_methods_are_compared_on_the_splits_that_both_have():
+    # Over all of its splits OrthNat would be ahead; on the one they share it is not.
+    records = [
+        record("pol", "OrthNat", split=0, log_likelihood=0.1, rmse=1.0),
+        record("pol", "OrthNat", split=1, log_likelihood=0.9, rmse=1.0),
+        record("pol", "CoupledNat300", split=0, log_likelihood=0.2, rmse=1.0),
+    ]
+    text = "OrthNat is ahead of CoupledNat300 in log-likelihood on pol"
+    assert statuses(records, text) == ["fail"]
+    apart = [*records[1:2], records[2]]
+    assert statuses(apart, text) == ["cannot say"]

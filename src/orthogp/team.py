@@ -5,6 +5,7 @@ are the same everywhere, so every process takes the same step; what one decides,
 """
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -88,6 +89,12 @@ class Team:
             dist.all_gather_object(numbers, number)
         return min(numbers)
 
+    def wait(self) -> None:
+        """Returns when every process has called it."""
+        if self.size > 1:
+            with _contact(self):
+                dist.barrier()
+
     def agree(self, value: T) -> T:
         """The first process's value, whatever the others have."""
         if self.size == 1:
@@ -130,7 +137,8 @@ def _contact(team: Team) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        said = str(error).strip().split("\n")[0]
+        # Of gloo's text, neither the place in its source nor its advice.
+        said = re.sub(r"^\[\S+:\d+\] ", "", str(error).strip().split("\n")[0]).split(". ")[0]
         raise TeamError(
             f"process {team.rank} of {team.size} lost contact with the others ({said}); start all "
             "of them again with the same checkpoint_dir to go on from the last checkpoint"

@@ -51,37 +51,56 @@ def fit_command(
 
     [bold]orthogp fit visits.parquet --target returned --id visit --max-time 600 --out model[/]
     """
-    from orthogp.tabular.fitting import require_device, train
-    from orthogp.tabular.preparing import FitRequest, prepare
-    from orthogp.tabular.writing import require_writable
+    from orthogp.launch import process_group
+    from orthogp.tabular.preparing import FitRequest
 
-    request = FitRequest(
-        table, target, out, task, id_column, tuple(comma_separated(drop)), test_size, missing, seed,
-        as_arguments(settings),
-    )  # fmt: skip
-    pages = [page for page in (report, json_file) if page is not None]
-    if test_size == 0 and pages:
-        raise ConfigurationError("--report and --json are about test rows; --test-size 0 has none")
-    for path in (out, *pages):
-        require_writable(path)
-        if path.absolute() == table.absolute():
-            raise ConfigurationError(f"{path} is the table itself; write to another file")
+    arguments = as_arguments(settings)
+    with process_group(arguments["device"]) as team:
+        request = FitRequest(
+            table, target, out, task, id_column, tuple(comma_separated(drop)), test_size, missing,
+            seed, arguments,
+        )  # fmt: skip
+        status = fitted(request, report, json_file, team.leads)
+    if status:
+        raise typer.Exit(status)
+
+
+def fitted(request, page, json_file, writes: bool) -> int:
+    """The model and its report, written by the process that `writes`; the exit status."""
+    from orthogp.tabular.fitting import require_device, train
+    from orthogp.tabular.preparing import prepare
+
+    require_places(request, [path for path in (page, json_file) if path is not None])
     require_device(request.settings["device"])
     try:
         prepared = prepare(request, say)
         model, interrupted = train(request, prepared)
     except KeyboardInterrupt:
         say("interrupted before there was a model; nothing was written")
-        raise typer.Exit(INTERRUPTED) from None
-    model.save(out)
+        return INTERRUPTED
+    if not writes:
+        return 0
+    model.save(request.out)
     end = "interrupted; the model as it stood" if interrupted else "the model"
-    say(f"{end} is in {out}, after {model.estimator.n_iter_} steps on {len(prepared.y)} rows")
+    steps, rows = model.estimator.n_iter_, prepared.rows["training"]
+    say(f"{end} is in {request.out}, after {steps} steps on {rows} rows")
     status = INTERRUPTED if interrupted else 0
-    if test_size > 0:
-        made = reported(request, prepared, model, interrupted, report, json_file)
+    if request.test_size > 0:
+        made = reported(request, prepared, model, interrupted, page, json_file)
         status = status or made
-    if status:
-        raise typer.Exit(status)
+    return status
+
+
+def require_places(request, pages: list[Path]) -> None:
+    """Refuses what cannot be written, before any work is done for it."""
+    from orthogp.tabular.writing import require_writable
+
+    if request.test_size == 0 and pages:
+        raise ConfigurationError("--report and --json are about test rows; --test-size 0 has none")
+    for path in (request.out, *pages):
+        require_writable(path)
+        if path.absolute() == request.table.absolute():
+            raise ConfigurationError(f"{path} is the table itself; write to another file")
 
 
 def reported(request, prepared, model, interrupted, page, json_file) -> int:
@@ -111,7 +130,9 @@ def reported(request, prepared, model, interrupted, page, json_file) -> int:
 def predict_command(
     model: Model,
     table: Table,
-    out: Annotated[Path, typer.Option(help="Where to: .csv, .tsv, also .gz, or .parquet.")],
+    out: Annotated[
+        Path, typer.Option(help="Where to: .csv, .tsv, also .gz, .parquet, or a folder.")
+    ],
     id_column: Annotated[
         str | None, typer.Option("--id", help="A column to keep; that of the fit by default.")
     ] = None,
@@ -129,17 +150,45 @@ def predict_command(
     [bold]orthogp predict price.orthogp new.csv --out prices.csv[/]
 
     [bold]orthogp predict model visits.parquet --id visit --out returned.parquet[/]
-    """
-    from orthogp.tabular.predicting import PredictRequest, predict_table
 
-    request = PredictRequest(
-        model, table, out, id_column, levels(coverage_levels), batch_rows, safe_csv
-    )
+    From a folder to a folder every file has its own, and the same command goes on after a crash:
+
+    [bold]torchrun --nproc-per-node=4 -m orthogp predict model visits/ --out returned/[/]
+    """
+    from orthogp.launch import process_group, take_gpu_in_turn
+    from orthogp.tabular.folders import PATIENCE
+    from orthogp.tabular.predicting import PredictRequest
+
+    with process_group("cpu", PATIENCE) as team:
+        take_gpu_in_turn()
+        request = PredictRequest(
+            model, table, out, id_column, levels(coverage_levels), batch_rows, safe_csv
+        )
+        status = predict(request, team)
+    if status:
+        raise typer.Exit(status)
+
+
+def predict(request, team) -> int:
+    """The predictions, in a file or in a folder; the exit status."""
+    from orthogp.tabular.folders import predict_folder
+    from orthogp.tabular.predicting import predict_table
+
     try:
-        predict_table(request, say)
+        if request.to_folder:
+            predict_folder(request, say, team)
+        elif team.size > 1:
+            raise ConfigurationError(
+                f"--out is {request.out}, and {team.size} processes cannot write one file: pass a "
+                "folder of Parquet files and a folder, or start one process"
+            )
+        else:
+            predict_table(request, say)
     except KeyboardInterrupt:
-        say(f"interrupted; {out} was not written")
-        raise typer.Exit(INTERRUPTED) from None
+        kept = "what is finished is in {}" if request.to_folder else "{} was not written"
+        say(f"interrupted; {kept.format(request.out)}")
+        return INTERRUPTED
+    return 0
 
 
 def say(text: str) -> None:

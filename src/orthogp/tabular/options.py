@@ -51,6 +51,7 @@ HELP = {
     "residual_rule": (TRAINING, "How γ moves: adam, diagonal or exact."),
     "train_hyperparameters": (TRAINING, "Whether kernel and noise are learned."),
     "train_points": (TRAINING, "Whether β and γ move."),
+    "shard_residual": (TRAINING, "Under torchrun, whether each process holds a part of γ only."),
     "early_stopping": (TRAINING, "Stop when held-out rows no longer gain."),
     "validation_fraction": (
         TRAINING,

@@ -13,11 +13,12 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from orthogp.errors import ConfigurationError, FileError
+from orthogp.files import whole_file
 from orthogp.tabular.kinds import kind_of
 from orthogp.tabular.reading import FORMATS, PARQUET, SEPARATORS
 
 # A spreadsheet takes a cell that begins with one of these for a formula.
-FORMULA = r"^[=+\-@\t\r]"
+FORMULA = r"^[=+\-@＝＋－＠\t\r\n]"
 Write = Callable[[pa.RecordBatch], None]
 
 
@@ -25,7 +26,17 @@ def require_writable(path: Path) -> None:
     """Refuses a place where nothing can be written, before any work is done for it."""
     if path.is_dir():
         raise FileError(f"{path} is a folder; name a file")
-    folder = path.absolute().parent
+    _require_room(path, path.absolute().parent)
+
+
+def require_folder(path: Path) -> None:
+    """Refuses what can be no folder to write files to."""
+    if path.exists() and not path.is_dir():
+        raise FileError(f"{path} is a file; name a folder")
+    _require_room(path, path.absolute())
+
+
+def _require_room(path: Path, folder: Path) -> None:
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
@@ -43,21 +54,12 @@ def require_format(path: Path, safe: bool) -> None:
 @contextlib.contextmanager
 def table_writer(path: Path, schema: pa.Schema) -> Iterator[Write]:
     """Takes batches of the schema; the file has its name when the block ends well."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "wb") as file:
-            with _opened(path, file, schema) as writer:
-                yield writer.write_batch
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        with whole_file(path) as file, _opened(path, file, schema) as writer:
+            yield writer.write_batch
     except (OSError, pa.ArrowException) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise FileError(f"{path} could not be written: {reason}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
