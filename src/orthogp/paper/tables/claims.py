@@ -79,7 +79,7 @@ def _ahead(
 ) -> Claim:
     """`one` has the higher log-likelihood, or is behind by no more than is allowed."""
     but = f", or behind by {allowed} at most" if allowed else ""
-    cells = {m: grid.cell(dataset, m, LOG_LIKELIHOOD.key) for m in (one, other)}
+    cells = grid.paired(dataset, (one, other), LOG_LIKELIHOOD.key)
     claim = partial(
         Claim, group, f"{one} is ahead of {other} in log-likelihood on {dataset}{but}"
     )  # fmt: skip
@@ -93,7 +93,7 @@ def _ahead(
 
 def _last(grid: Grid, group: str, dataset: str) -> Claim:
     claim = partial(Claim, group, f"Decoupled is last in log-likelihood on {dataset}")
-    cells = {m: grid.cell(dataset, m, LOG_LIKELIHOOD.key) for m in grid.paper_methods}
+    cells = grid.paired(dataset, grid.paper_methods, LOG_LIKELIHOOD.key)
     values = {m: cell.value for m, cell in cells.items() if cell.value is not None}
     if "Decoupled" not in values or len(values) == 1:
         return claim("cannot say", _lacking(cells))

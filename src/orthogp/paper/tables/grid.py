@@ -66,6 +66,13 @@ class Grid:
         mean, error = mean_and_error([record.metrics[metric] for record in counted])
         return Cell(mean, error, records=counted)
 
+    def paired(self, dataset: str, methods: Iterable[str], metric: str) -> dict[str, Cell]:
+        """Cells to compare with each other: means over the splits that all of them have."""
+        cells = {method: self.cell(dataset, method, metric) for method in methods}
+        splits = [{r.job.split for r in cell.records} for cell in cells.values() if cell.records]
+        common = set.intersection(*splits) if splits else set()
+        return {method: _over(cell, common, metric) for method, cell in cells.items()}
+
     def beside_original(self, dataset: str, method: str, metric: str) -> Cell:
         """The cell with the paper's figure, where the paper has one."""
         ours = self.cell(dataset, method, metric)
@@ -109,6 +116,17 @@ def collect(records: Iterable[Record], experiment: str, full_steps: int = FULL_S
         if job.experiment == experiment:
             grid.setdefault((job.dataset, job.method), {})[job.split] = record
     return Grid(experiment, grid, full_steps)
+
+
+def _over(cell: Cell, splits: set[int], metric: str) -> Cell:
+    """The cell over these splits alone."""
+    kept = tuple(record for record in cell.records if record.job.split in splits)
+    if cell.value is None or len(kept) == len(cell.records):
+        return cell
+    if not kept:
+        return Cell(missing="no split in common")
+    mean, error = mean_and_error([record.metrics[metric] for record in kept])
+    return Cell(mean, error, records=kept)
 
 
 def mean_and_error(values: list[float]) -> tuple[float, float | None]:

@@ -90,8 +90,9 @@ def statistics(figures: Mapping[str, Sequence[float]], metric: Metric) -> dict[s
 def _ours(
     grid: Grid, metric: Metric, methods: Sequence[str], datasets: Sequence[str]
 ) -> dict[str, list[float]]:
-    cells = {m: [grid.cell(d, m, metric.key).value for d in datasets] for m in methods}
-    return {m: [value for value in values if value is not None] for m, values in cells.items()}
+    cells = [grid.paired(dataset, methods, metric.key) for dataset in datasets]
+    values = {m: [of_one[m].value for of_one in cells] for m in methods}
+    return {m: [value for value in found if value is not None] for m, found in values.items()}
 
 
 def _cells(ours: Statistics | None, paper: Statistics | None, missing: str) -> list[Cell]:
