@@ -359,3 +359,16 @@ def test_odd_data_work(inputs, targets):
     assert np.isfinite(mean).all()
     assert (std > 0).all()
     assert np.abs(mean - np.mean(targets)).max() <= 2 * np.ptp(targets) + 1
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_a_summary_is_what_its_parts_are(targets):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(300, 2))
+    y = np.sin(X) + 0.1 * rng.normal(size=(300, 2))
+    gp = OrthogonalGPRegressor(8, 10, max_steps=20, random_state=0)
+    gp.fit(X, y[:, 0] if targets == 1 else y)
+    mean, std, quantiles = gp.predict_summary(X, [0.1, 0.8])
+    for found, expected in zip((mean, std), gp.predict(X, return_std=True), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(quantiles, gp.predict_quantiles(X, [0.1, 0.8]))

@@ -1,25 +1,22 @@
-"""The regressor: numbers in, predictive distributions in the units of y out."""
+"""The regressor: how it learns from numbers, and what a file holds of it."""
 
-import warnings
 from copy import deepcopy
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 from gpytorch.means import ConstantMean, Mean
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from torch import Tensor
 
 from orthogp.calibration import Calibration, QuantileMap, calibrate
-from orthogp.errors import ConfigurationError, DataError, FileError, NumericalError
-from orthogp.estimators.base import OrthogonalGP
-from orthogp.estimators.checks import checked_numbers, checked_targets, require_fitted
+from orthogp.errors import ConfigurationError, DataError, FileError
+from orthogp.estimators.checks import checked_targets
 from orthogp.estimators.defaults import REGRESSION_VARIANCE
 from orthogp.estimators.noise import set_noise
+from orthogp.estimators.predictive import PredictsNumbers
 from orthogp.estimators.scaling import Array, Moments, Scaling
-from orthogp.estimators.setting_checks import drawn_seed, is_count, is_number
 from orthogp.estimators.settings import no_type_check
 from orthogp.estimators.state import finite, pack_scaling, unpack_scaling
 from orthogp.likelihoods import Likelihood, RegressionLikelihood, as_likelihood
@@ -27,18 +24,12 @@ from orthogp.model import VariationalGP
 from orthogp.team import current_team
 from orthogp.training import Rows, predict_in_chunks
 
-# The most rows whose joint covariance is worth holding and factorising.
-MOST_JOINT_ROWS = 2000
-
 
 @no_type_check
-class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
+class OrthogonalGPRegressor(RegressorMixin, PredictsNumbers):
     """Gaussian process regression on one target or several."""
 
     _calibrates = True
-    _y_scaling: Scaling
-    _single: bool
-    _calibration: Calibration
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -48,172 +39,6 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Goes on training with these rows, in the units of the first call."""
         return self._fit(X, y, sample_weight, fresh=not hasattr(self, "model_"))
-
-    def predict(
-        self, X: ArrayLike, return_std: bool = False, return_cov: bool = False
-    ) -> NDArray | tuple[NDArray, NDArray]:
-        """The mean of a new observation; with it its standard deviation or covariance.
-
-        The noise is included. Covariances are `(n, n)`, or `(n, n, t)` for several targets.
-        """
-        if return_std and return_cov:
-            raise ConfigurationError("ask for return_std or return_cov, not for both")
-        X = self._inputs(X)
-        mean, std = self._for_rows(X, self._moments)
-        if return_cov:
-            return self._in_units(mean), self._covariance(X, std)
-        if return_std:
-            return self._in_units(mean), self._in_units(std, shifted=False)
-        return self._in_units(mean)
-
-    def predict_latent(self, X: ArrayLike) -> tuple[NDArray, NDArray]:
-        """Mean and standard deviation of the function itself, without noise.
-
-        For a likelihood with a link (counts, fractions) that is the latent behind the link.
-        """
-
-        def moments(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
-            scale = self._calibration.latent_scale(variance)
-            return torch.stack([mean, (scale * variance).sqrt()])
-
-        mean, std = self._for_rows(self._inputs(X), moments)
-        return self._in_units(mean), self._in_units(std, shifted=False)
-
-    def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> tuple[NDArray, NDArray]:
-        """The central interval that holds a new observation with probability `coverage`."""
-        if not (is_number(coverage) and 0 < coverage < 1):
-            raise ConfigurationError(f"coverage is {coverage!r}; expected a number in (0, 1)")
-        tail = (1 - coverage) / 2
-        low, high = np.moveaxis(self.predict_quantiles(X, [tail, 1 - tail]), -1, 0)
-        return low, high
-
-    def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> NDArray:
-        """Quantiles of a new observation, `(n, len(q))` or `(n, t, len(q))`."""
-        levels = torch.as_tensor(np.atleast_1d(checked_numbers(q, "q")))
-        inside = bool(((levels > 0) & (levels < 1)).all())
-        if levels.ndim != 1 or len(levels) == 0 or not inside:
-            raise ConfigurationError(f"q is {q!r}; expected numbers in (0, 1)")
-
-        def quantiles(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
-            return self._calibration.quantiles(self._likelihood, levels, mean, variance)
-
-        found = self._for_rows(self._inputs(X), quantiles)
-        return np.stack([self._in_units(level) for level in found], axis=-1)
-
-    def log_density(self, X: ArrayLike, y: ArrayLike) -> NDArray:
-        """log p(y) of every row, its targets together; densities are per unit of y."""
-        X = self._inputs(X)
-        targets, likelihood = self._targets(y, len(X)), self._likelihood
-
-        def density(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
-            variance = self._calibration.variance(likelihood, variance)
-            return likelihood.log_density(targets[rows].to(mean.device), mean, variance)
-
-        return self._for_rows(X, density) + self._log_jacobian()
-
-    @torch.no_grad()
-    def sample_y(
-        self,
-        X: ArrayLike,
-        n_samples: int = 1,
-        random_state: int | np.random.RandomState | None = 0,
-    ) -> NDArray:
-        """Draws of new observations, `(n, n_samples)` or `(n, t, n_samples)`.
-
-        Up to 2000 rows a draw is one function at all of them; beyond, rows are drawn independently.
-        """
-        X = self._inputs(X)
-        if not is_count(n_samples):
-            raise ConfigurationError(f"n_samples is {n_samples!r}; expected a whole number from 1")
-        generator = torch.Generator().manual_seed(drawn_seed(random_state))
-        if len(X) > MOST_JOINT_ROWS:
-            warnings.warn(
-                f"{len(X)} rows are too many for one covariance matrix: each row is drawn "
-                f"independently of the others; ask for at most {MOST_JOINT_ROWS} at once",
-                stacklevel=2,
-            )
-        calibration, likelihood = self._calibration, self._likelihood
-
-        def draw(f: Tensor) -> Tensor:
-            return calibration.sample(likelihood, f, generator)
-
-        def independent(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
-            std = (calibration.latent_scale(variance) * variance).sqrt()
-            return draw(mean + std * _normal((n_samples, *mean.shape), generator, mean))
-
-        if len(X) > MOST_JOINT_ROWS:
-            found = self._for_rows(X, independent)
-        else:
-            mean, covariance = self._joint(X)
-            noise = _normal((n_samples, *mean.shape), generator, mean)
-            shape = _square_root(covariance)
-            found = draw(mean + torch.einsum("cnm,scm->scn", shape, noise)).cpu().numpy()
-        return np.stack([self._in_units(sample) for sample in found], axis=-1)
-
-    @torch.no_grad()
-    def export_onnx(self, path: str | Path) -> None:
-        """Writes an ONNX graph from x to the mean and variance of a new observation.
-
-        For a likelihood with a link (counts, fractions) they are those of the latent behind it.
-        """
-        require_fitted(self)
-        scales, noise = self._calibration.scales, None
-        if self._likelihood.location:
-            zero = torch.zeros(len(scales), 1, dtype=torch.float64)
-            likelihood = deepcopy(self._likelihood).cpu()
-            noise = likelihood.predictive(zero, zero).variance[:, 0] * scales[:, 1]
-        self._export(path, self._y_scaling, noise_variance=noise, latent_scale=scales[:, 0])
-
-    @property
-    def _likelihood(self) -> RegressionLikelihood:
-        likelihood = self.model_.likelihood
-        assert isinstance(likelihood, RegressionLikelihood)
-        return likelihood
-
-    def _moments(self, _: slice, mean: Tensor, variance: Tensor) -> Tensor:
-        likelihood = self._likelihood
-        moments = likelihood.predictive(mean, self._calibration.variance(likelihood, variance))
-        return torch.stack([moments.mean, moments.variance.sqrt()])
-
-    def _joint(self, X: Array) -> tuple[Tensor, Tensor]:
-        """The latents' mean at all rows together, `[c, n]`, and their covariance, `[c, n, n]`."""
-        x = self._placed(X).to(self._predictor.beta.device)
-        mean, _ = self.model_.predict(x, self._predictor)
-        scale = self._calibration.latent_scale(mean).unsqueeze(-1)
-        return mean, scale * self._predictor.full_covariance(x)
-
-    def _covariance(self, X: Array, std: NDArray) -> NDArray:
-        if not self._likelihood.location:
-            raise ConfigurationError(
-                "return_cov needs a likelihood with additive noise; ask for return_std"
-            )
-        _, covariance = self._joint(X)
-        # Noise is independent from row to row: only the diagonal has it.
-        covariance.diagonal(dim1=-2, dim2=-1).copy_(torch.from_numpy(std).square())
-        scale = self._y_scaling.scale
-        with np.errstate(over="ignore"):
-            found = covariance.permute(1, 2, 0).cpu().numpy() * scale * scale
-        if not np.isfinite(found).all():
-            raise NumericalError(
-                "the covariance is too large for float64 in the units of y; ask for return_std, or "
-                "fit y in larger units"
-            )
-        return found[..., 0] if self._single else found
-
-    def _in_units(self, values: NDArray, shifted: bool = True) -> NDArray:
-        """Values `[c, n]` of the model as `(n,)` or `(n, t)` in the units of y."""
-        found = values.T * self._y_scaling.scale + (self._y_scaling.shift if shifted else 0.0)
-        return found[:, 0] if self._single else found
-
-    def _targets(self, y: ArrayLike, num_rows: int) -> Tensor:
-        """Targets that come to be judged, in the units of the model."""
-        given = checked_numbers(y, "y")
-        expected = (num_rows,) if self._single else (num_rows, len(self._y_scaling.scale))
-        if given.shape != expected:
-            raise DataError(f"y has shape {given.shape}; expected {expected}")
-        found = self._encode(given)
-        self._likelihood.check_targets(found)
-        return found
 
     def _checked_targets(self, y: Any, num_rows: int) -> NDArray:
         return checked_targets(y, num_rows)
@@ -303,13 +128,3 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
 
     def _log_jacobian(self) -> float:
         return -float(np.log(self._y_scaling.scale).sum())
-
-
-def _normal(shape: tuple[int, ...], generator: torch.Generator, like: Tensor) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=like.dtype).to(like.device)
-
-
-def _square_root(covariance: Tensor) -> Tensor:
-    """A with A Aᵀ = covariance, for one that is semidefinite but for rounding."""
-    values, vectors = torch.linalg.eigh(covariance)
-    return vectors * values.clamp_min(0).sqrt().unsqueeze(-2)

@@ -42,8 +42,7 @@ def measure(estimator: Estimator, X: Matrix, y: NDArray[Any], y_train: NDArray[A
 def _regression(
     estimator: OrthogonalGPRegressor, X: Matrix, y: NDArray[Any], y_train: NDArray[Any]
 ) -> Measures:
-    mean = np.asarray(estimator.predict(X))
-    quantiles = estimator.predict_quantiles(X, LEVELS)
+    mean, _, quantiles = estimator.predict_summary(X, LEVELS)
     low, high = quantiles[:, LEVELS.index(0.05)], quantiles[:, LEVELS.index(0.95)]
     residuals = y - mean
     spread = float(((y - y.mean()) ** 2).mean())

@@ -77,11 +77,14 @@ class TableModel:
         """Columns by name: mean, std and the quantiles at `levels`, or label and probabilities."""
         if isinstance(self.estimator, OrthogonalGPClassifier):
             return _classified(self.estimator, X)
-        mean, std = self.estimator.predict(X, return_std=True)
-        found = {"mean": mean, "std": std}
-        if levels:
-            columns = self.estimator.predict_quantiles(X, list(levels)).T
-            found |= {f"q{q:g}": column for q, column in zip(levels, columns, strict=True)}
+        if not levels:
+            mean, std = self.estimator.predict(X, return_std=True)
+            columns = []
+        else:
+            mean, std, quantiles = self.estimator.predict_summary(X, list(levels))
+            columns = quantiles.T
+        named = {f"q{q:g}": column for q, column in zip(levels, columns, strict=True)}
+        found = {"mean": mean, "std": std, **named}
         return {name: pa.array(np.ascontiguousarray(column)) for name, column in found.items()}
 
 
