@@ -1,5 +1,7 @@
 PYTHON ?= python3
 WORKERS ?= 2
+TORTURE_DATA ?=
+TORTURE_SEEDS ?= 50
 
 BIN := .venv/bin
 # Newer than pyproject.toml and constraints.txt when the environment holds what they ask for.
@@ -7,7 +9,7 @@ INSTALLED := .venv/.installed
 BROWSER := .venv/.browser
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo docs lint format mutants clean
+.PHONY: help test demo docs lint format mutants torture clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -49,6 +51,13 @@ format: $(INSTALLED) ## format the code and apply the safe fixes
 
 mutants: $(INSTALLED) ## break the source on purpose and see the tests fail
 	$(BIN)/python tools/mutants.py
+
+# TORTURE_DATA is a folder of tables (TASK/NAME.npz); without it only synthetic ones are trained on.
+torture: $(INSTALLED) ## mutated files, kills and hard numbers, for an hour or more
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/torture/files.py --count 10000 --workers $(WORKERS) --keep build/torture/files
+	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/torture/kills.py --kills 50
+	$(BIN)/python benchmarks/torture/numerics.py --workers $(WORKERS) --data-dir "$(TORTURE_DATA)" \
+	    --synthetic-seeds $(TORTURE_SEEDS)
 
 clean: ## remove the environment, the caches and what was built
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist site

@@ -3,6 +3,7 @@
 import warnings
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -206,7 +207,7 @@ class PredictsNumbers(OrthogonalGP):
         return found
 
 
-def _checked_levels(q: ArrayLike) -> Tensor:
+def _checked_levels(q: Any) -> Tensor:
     levels = torch.as_tensor(np.atleast_1d(checked_numbers(q, "q")))
     inside = bool(((levels > 0) & (levels < 1)).all())
     if levels.ndim != 1 or len(levels) == 0 or not inside:
