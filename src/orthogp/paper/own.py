@@ -92,7 +92,7 @@ def run_ngboost(split: Split, seed: int) -> Outcome:
             f"here are {len(split.x_train):,}"
         )
     try:
-        from ngboost import NGBRegressor
+        from ngboost import NGBRegressor  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ConfigurationError("NGBoost is not installed: pip install ngboost") from error
     model = NGBRegressor(random_state=seed, verbose=False)
