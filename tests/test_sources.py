@@ -1,5 +1,7 @@
 """Tables in blocks: the same rows as in memory, checked, surveyed and fitted without it."""
 
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -258,3 +260,35 @@ def test_moments_of_parts_are_those_of_the_whole(scale):
     found = parts[0].merged(parts[1]).merged(parts[2]).scaling()
     np.testing.assert_allclose(found.shift, whole.shift, rtol=1e-12)
     np.testing.assert_allclose(found.scale, whole.scale, rtol=1e-12)
+
+
+WITHOUT_PANDAS = """
+import sys, warnings
+
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+sys.meta_path.insert(0, Absent())
+import numpy as np, pyarrow as pa
+from pyarrow import parquet
+from orthogp import OrthogonalGPRegressor
+from orthogp.estimators import streamed
+
+warnings.simplefilter("error")
+x = np.linspace(0, 1, 200)
+parquet.write_table(pa.table({"a": x, "b": x > 0.5, "y": np.sin(x)}), sys.argv[1])
+for streamed.LOADED_BYTES in (2**27, 0):
+    gp = OrthogonalGPRegressor(5, 5, max_steps=3, random_state=0).fit(sys.argv[1], "y")
+    assert gp.feature_names_in_.tolist() == ["a", "b"]
+assert "pandas" not in sys.modules
+"""
+
+
+def test_parquet_does_not_need_pandas(tmp_path):
+    command = [sys.executable, "-c", WITHOUT_PANDAS, str(tmp_path / "t.parquet")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr

@@ -70,14 +70,19 @@ def is_large(source: Source) -> bool:
 
 def loaded(source: Source) -> tuple[Any, NDArray, NDArray | None]:
     """All of a source in memory, with the names of its columns."""
-    import pandas as pd
-
     blocks = [source.read(number) for number in range(len(source.sizes))]
     X = [block.X for block in blocks]
-    table = pd.concat(X, ignore_index=True) if hasattr(X[0], "columns") else np.concatenate(X)
+    # An array has no names to keep.
+    table = np.concatenate(X) if isinstance(X[0], np.ndarray) else _one_table(X)
     y = np.concatenate([block.y for block in blocks])
     weights = [block.weight for block in blocks if block.weight is not None]
     return table, y, np.concatenate(weights) if weights else None
+
+
+def _one_table(parts: list[Any]) -> Any:
+    import pyarrow as pa
+
+    return pa.concat_tables(parts)
 
 
 def streamed_table(

@@ -54,22 +54,19 @@ class ParquetTable(Source):
         self._require(self.columns, numbers=True)
 
     def read(self, number: int) -> Block:
-        import pandas as pd
-        from pyarrow import ArrowException
+        import pyarrow as pa
 
         group, target, weight = self.groups[number], self.target, self.weight
         targets = [target] if isinstance(target, str) else list(target)
         wanted = [*self.columns, *targets, *([] if weight is None else [weight])]
         try:
             table = read_group(group, self.schema, wanted)
-        except (ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             raise FileError(f"{self.place(number)} cannot be read: {error}") from error
-        X = np.empty((len(table), len(self.columns)))
-        for k, name in enumerate(self.columns):
-            X[:, k] = table[name].to_numpy()
+        X = pa.table({name: table[name].cast(pa.float64(), safe=False) for name in self.columns})
         y = [table[name].to_numpy() for name in targets]
         return Block(
-            pd.DataFrame(X, columns=self.columns, copy=False),
+            X,
             y[0] if isinstance(target, str) else np.stack(y, axis=1),
             None if weight is None else table[weight].to_numpy(),
         )
