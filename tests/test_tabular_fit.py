@@ -204,7 +204,7 @@ def test_an_interrupted_fit_leaves_the_model_it_had_reached(table, tmp_path):
     options = [*SMALL, "--max-steps", "100000", "--json", str(tmp_path / "r.json")]
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, "fit", table, "--target", "y", "--out", out, *options],
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=400,
     )  # fmt: skip
     assert done.returncode == 128 + signal.SIGINT, done.stderr
     assert f"interrupted; the model as it stood is in {out}, after 100 steps" in done.stdout
