@@ -4,7 +4,8 @@
 
 ACCIDENT is none, refuse (the second process refuses the table) or kill (the second process of the
 first attempt dies as soon as there is a checkpoint under FOLDER). The first process leaves
-`started-ATTEMPT` in FOLDER, with the step that its training began at.
+`started-ATTEMPT` in FOLDER, with the step that its training began at, and each `threads-RANK`, with
+the names of the threads that are left when its command has ended.
 """
 
 import os
@@ -58,4 +59,8 @@ if __name__ == "__main__":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if accident == "kill" and SECOND and ATTEMPT == 0:
         threading.Thread(target=die_in_the_middle, args=[Path(place)], daemon=True).start()
-    main()
+    try:
+        main()
+    finally:
+        names = [task.read_text() for task in Path("/proc/self/task").glob("*/comm")]
+        (Path(place) / f"threads-{os.environ['RANK']}").write_text("".join(names))

@@ -71,6 +71,15 @@ def test_a_fit_by_two_processes_is_that_of_one(folder, undisturbed):
         torch.testing.assert_close(value, alone[name], rtol=1e-6, atol=1e-8, msg=name)
 
 
+def test_the_threads_of_a_group_end_with_it(folder, undisturbed):
+    """One that is left may want the interpreter while it is being taken down, and abort."""
+    assert undisturbed.returncode == 0, undisturbed.stderr
+    for rank in (0, 1):
+        names = (folder / "whole" / f"threads-{rank}").read_text()
+        assert "python" in names
+        assert "gloo" not in names
+
+
 def test_a_killed_process_costs_nothing_after_a_restart(folder, undisturbed):
     place = folder / "killed"
     place.mkdir()
