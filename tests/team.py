@@ -15,8 +15,8 @@ from pathlib import Path
 import torch, torch.distributed as dist
 sys.path.insert(0, {tests!r})
 torch.set_num_threads(1)
-dist.init_process_group("gloo")
 import team_jobs
+dist.init_process_group("gloo")
 result = getattr(team_jobs, sys.argv[1])(*sys.argv[3:])
 torch.save(result, Path(sys.argv[2]) / f"rank-{{dist.get_rank()}}.pt")
 # One that leaves early would take the store that the others still talk to with it.

@@ -16,10 +16,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-
-# The group that is there when this is first imported becomes the default of its functions, which
-# would keep the group's threads alive beyond its end, into an interpreter that is being taken down.
-import torch.distributed.nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 

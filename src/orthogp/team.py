@@ -12,6 +12,10 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+
+# The group that is there when this is first imported becomes the default of its functions, which
+# would keep the group's threads alive beyond its end, into an interpreter that is being taken down.
+import torch.distributed.nn
 from torch import Tensor
 
 from orthogp.errors import TeamError
