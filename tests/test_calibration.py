@@ -9,10 +9,15 @@ from torch.special import ndtr, ndtri
 
 from orthogp.calibration import (
     SMALLEST_SAMPLE,
+    Calibration,
+    QuantileMap,
+    Tails,
     VarianceScales,
     calibrate,
     fit_quantile_map,
+    fit_tails,
     fit_variance_scales,
+    student_log_density,
 )
 from orthogp.likelihoods import Gaussian, Laplace, Poisson
 
@@ -56,6 +61,58 @@ def test_a_scale_without_evidence_stays_at_one():
 def test_small_samples_change_nothing():
     few = torch.ones(SMALLEST_SAMPLE - 1).double()
     assert fit_variance_scales(5 * few, few, few) == VarianceScales(1.0, 1.0)
+
+
+def test_the_density_of_student_is_scipys():
+    residual = torch.linspace(-30, 30, 61).double()
+    for tail in (1.0, 0.4, 0.05, 1e-3):
+        found = student_log_density(residual, *torch.tensor([0.7, tail], dtype=torch.float64))
+        expected = stats.t.logpdf(residual, 1 / tail, scale=0.7**0.5)
+        torch.testing.assert_close(found, torch.from_numpy(expected), rtol=1e-9, atol=1e-9)
+
+
+def heavy_residuals(freedom, count=20_000):
+    latent = torch.linspace(0.0, 2.0, count).double()
+    noise = torch.full_like(latent, 0.3)
+    drawn = stats.t.rvs(freedom, size=count, random_state=0)
+    return (0.2 * latent + 1.5 * noise).sqrt() * torch.from_numpy(drawn), latent, noise
+
+
+def test_tails_are_recovered():
+    parts = heavy_residuals(3.0)
+    found = fit_tails(*parts, fit_variance_scales(*parts))
+    assert abs(1 / found.tail - 3.0) < 0.2
+    assert abs(found.latent - 0.2) < 0.03
+    assert abs(found.noise - 1.5) < 0.15
+
+
+def test_light_tails_stay_gaussian():
+    latent = torch.linspace(0.0, 2.0, 5000).double()
+    noise = torch.full_like(latent, 0.3)
+    scales = VarianceScales(0.2, 1.5)
+    bounded = torch.rand(5000, generator=torch.Generator().manual_seed(0)).double() - 0.5
+    error = (0.2 * latent + 1.5 * noise).sqrt() * bounded * 12**0.5
+    assert fit_tails(error, latent, noise, scales) == Tails(*scales, tail=0.0)
+    few = heavy_residuals(2.0, SMALLEST_SAMPLE - 1)
+    assert fit_tails(*few, scales) == Tails(*scales, tail=0.0)
+
+
+@torch.no_grad()
+def test_densities_have_the_tails_and_sum_over_outputs():
+    scales = torch.tensor([[0.5, 2.0], [3.0, 0.3]]).double()
+    tails = torch.tensor([[0.4, 1.1, 0.25], [3.0, 0.3, 0.0]]).double()
+    likelihood = Gaussian(2).double()
+    likelihood.likelihood.noise = torch.tensor([[0.1], [0.4]]).double()
+    rng = np.random.default_rng(0)
+    y, mean, variance = rng.normal(size=(3, 2, 7))
+    variance = variance**2
+    calibration = Calibration(scales, tails, QuantileMap.identity(2))
+    found = calibration.log_density(
+        likelihood, *map(torch.from_numpy, (y.T.copy(), mean, variance))
+    )
+    first = stats.t.logpdf(y[0], 4, mean[0], np.sqrt(0.4 * variance[0] + 1.1 * 0.1))
+    second = stats.norm.logpdf(y[1], mean[1], np.sqrt(3.0 * variance[1] + 0.3 * 0.4))
+    torch.testing.assert_close(found, torch.from_numpy(first + second))
 
 
 def student_scores(count, seed=0):

@@ -97,8 +97,8 @@ class PredictsNumbers(OrthogonalGP):
         targets, likelihood = self._targets(y, len(X)), self._likelihood
 
         def density(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
-            variance = self._calibration.variance(likelihood, variance)
-            return likelihood.log_density(targets[rows].to(mean.device), mean, variance)
+            y = targets[rows].to(mean.device)
+            return self._calibration.log_density(likelihood, y, mean, variance)
 
         return self._for_rows(X, density) + self._log_jacobian()
 

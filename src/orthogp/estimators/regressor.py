@@ -103,6 +103,7 @@ class OrthogonalGPRegressor(RegressorMixin, PredictsNumbers):
         found = self._calibration
         tensors |= pack_scaling("y", self._y_scaling) | {
             "variance_scales": found.scales,
+            "density_tails": found.tails,
             "map_scores": found.quantile_map.scores,
             "map_values": found.quantile_map.values,
         }
@@ -119,11 +120,15 @@ class OrthogonalGPRegressor(RegressorMixin, PredictsNumbers):
             raise FileError(f"it has {count} targets and says that it has one")
         self._y_scaling = unpack_scaling("y", tensors, count)
         scales = finite(tensors, "variance_scales", (count, 2))
+        # Format 1.0 had Gaussian densities.
+        tails = torch.nn.functional.pad(scales, (0, 1))
+        if "density_tails" in tensors:
+            tails = finite(tensors, "density_tails", (count, 3))
         scores = finite(tensors, "map_scores", (None,))
         values = finite(tensors, "map_values", (count, len(scores)))
-        if len(scores) == 0 or bool((scales < 0).any()):
+        if len(scores) == 0 or bool((scales < 0).any()) or bool((tails < 0).any()):
             raise FileError("its calibration is not one")
-        self._calibration = Calibration(scales, QuantileMap(scores, values))
+        self._calibration = Calibration(scales, tails, QuantileMap(scores, values))
         super()._set_state(model, meta, tensors)
 
     def _log_jacobian(self) -> float:

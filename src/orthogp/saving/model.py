@@ -33,7 +33,7 @@ from orthogp.saving.recipes import Tensors, is_number
 
 KIND = "model"
 # A minor version adds what an older reader may ignore; anything else is a major version.
-FORMAT = (1, 0)
+FORMAT = (1, 1)
 
 
 @dataclass(frozen=True)

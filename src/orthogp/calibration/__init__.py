@@ -1,0 +1,38 @@
+"""Predictive distributions that are as wide as they should be, fitted on held-out rows.
+
+A sparse posterior is too wide where β is thin: s(x) keeps the prior's variance there although γ has
+long corrected the mean, and the noise absorbs what both miss. Three things are mended, each by what
+measures it best; the bound and the posterior stay as they are.
+
+- **Variances**, for Gaussian noise: the κ_s and κ_σ that maximise the held-out density of
+  N(m, κ_s s + κ_σ σ²).
+- **Densities**, for Gaussian noise: those of Student's t about m, with two scales and degrees of
+  freedom of its own; the Gaussian where tails do not pay for their parameter.
+- **Quantiles**, for any continuous likelihood: the held-out normal scores z = Φ⁻¹(F(y)) should be
+  standard normal, so the quantile of level p is moved to F⁻¹(Φ(Q_z(p))), where Q_z is their own
+  quantile function.
+"""
+
+from orthogp.calibration.calibration import Calibration, calibrate
+from orthogp.calibration.densities import (
+    SMALLEST_SAMPLE,
+    Tails,
+    VarianceScales,
+    fit_tails,
+    fit_variance_scales,
+    student_log_density,
+)
+from orthogp.calibration.quantile_map import QuantileMap, fit_quantile_map
+
+__all__ = [
+    "SMALLEST_SAMPLE",
+    "Calibration",
+    "QuantileMap",
+    "Tails",
+    "VarianceScales",
+    "calibrate",
+    "fit_quantile_map",
+    "fit_tails",
+    "fit_variance_scales",
+    "student_log_density",
+]
