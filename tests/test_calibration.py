@@ -1,7 +1,9 @@
 """Variance scales recover what the residuals say, and quantile maps what their ranks say."""
 
 import numpy as np
+import pytest
 import torch
+from gpytorch.likelihoods import SoftmaxLikelihood
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -10,16 +12,18 @@ from torch.special import ndtr, ndtri
 from orthogp.calibration import (
     SMALLEST_SAMPLE,
     Calibration,
+    LatentScales,
     QuantileMap,
     Tails,
     VarianceScales,
     calibrate,
+    fit_latent_scales,
     fit_quantile_map,
     fit_tails,
     fit_variance_scales,
     student_log_density,
 )
-from orthogp.likelihoods import Gaussian, Laplace, Poisson
+from orthogp.likelihoods import Bernoulli, Gaussian, Laplace, Poisson, RobustMax, Softmax
 
 
 def residuals(latent, noise, scales, seed=0):
@@ -200,3 +204,46 @@ def test_counts_are_left_alone():
     found = calibrate(Poisson(), y, zero, zero + 1)
     levels = torch.tensor([0.1, 0.9]).double()
     torch.testing.assert_close(found.quantile_map(levels)[:, 0], ndtri(levels))
+
+
+def labels_of(likelihood, mean, variance, seed=0):
+    p = likelihood.probabilities(mean, variance)
+    return torch.multinomial(p, 1, generator=torch.Generator().manual_seed(seed))[:, 0]
+
+
+@pytest.mark.parametrize("likelihood", [Bernoulli(1), Softmax(3)], ids=["bernoulli", "softmax"])
+def test_latents_are_made_as_sure_as_labels_say(likelihood):
+    rng = torch.Generator().manual_seed(0)
+    shape = likelihood.num_latents, 20_000
+    mean = 2 * torch.randn(shape, generator=rng).double()
+    variance = 3 * torch.rand(shape, generator=rng).double()
+    y = labels_of(likelihood, 1.5 * mean, 0.2 * variance)
+    found = fit_latent_scales(likelihood, y, mean, variance)
+    assert abs(found.mean - 1.5) < 0.2
+    assert abs(found.variance - 0.2) < 0.2
+    # It is the sample's optimum, but for a pull towards one: not even the truth is better there.
+    truth = likelihood.log_density(y, 1.5 * mean, 0.2 * variance).mean()
+    assert likelihood.log_density(y, *found(mean, variance)).mean() > truth - 3e-4
+    # What the sample gains, the rows to come gain too.
+    test = labels_of(likelihood, 1.5 * mean, 0.2 * variance, seed=1)
+    before = likelihood.log_density(test, mean, variance).mean()
+    assert likelihood.log_density(test, *found(mean, variance)).mean() > before
+
+
+def test_latents_that_are_right_stay_as_they_are():
+    rng = torch.Generator().manual_seed(0)
+    mean = torch.randn(4, 600, generator=rng).double()
+    variance = torch.rand(4, 600, generator=rng).double()
+    for likelihood in (Softmax(4), RobustMax(4)):
+        y = labels_of(likelihood, mean, variance)
+        assert fit_latent_scales(likelihood, y, mean, variance) == LatentScales(1.0, 1.0)
+    few = slice(0, SMALLEST_SAMPLE - 1)
+    wrong = labels_of(Softmax(4), -9 * mean, variance)[few]
+    assert fit_latent_scales(Softmax(4), wrong, mean[:, few], variance[:, few]) == (1.0, 1.0)
+
+
+def test_no_gradient_is_left_with_the_likelihood():
+    mixing = Softmax(2, SoftmaxLikelihood(num_features=2, num_classes=3))
+    mean = torch.randn(2, 200, generator=torch.Generator().manual_seed(0)).double()
+    fit_latent_scales(mixing, torch.arange(200) % 3, 4 * mean, mean.square())
+    assert all(p.grad is None for p in mixing.parameters())

@@ -7,7 +7,7 @@ from gpytorch.likelihoods import SoftmaxLikelihood
 from sklearn.model_selection import cross_val_score
 
 from orthogp import OrthogonalGPClassifier, OrthogpError
-from orthogp.likelihoods import RobustMax
+from orthogp.likelihoods import RobustMax, Softmax
 
 SMALL = {"n_inducing": 20, "n_residual": 20, "max_steps": 60, "random_state": 0}
 RNG = np.random.default_rng(0)
@@ -42,19 +42,22 @@ def test_two_classes_by_name():
     assert np.array_equal(clf.predict_latent(X)[0] > 0, clf.predict(X) == "yes")
 
 
-@pytest.mark.parametrize("likelihood", [None, "softmax", SoftmaxLikelihood(3, 3), RobustMax(3)])
+@pytest.mark.parametrize("likelihood", [None, "robustmax", SoftmaxLikelihood(3, 3), RobustMax(3)])
 def test_three_classes(likelihood):
     clf = small(likelihood=likelihood).fit(X, THREE)
+    robust = isinstance(likelihood, str | RobustMax)
+    assert isinstance(clf.model_.likelihood, RobustMax if robust else Softmax)
     assert clf.score(X, THREE) > 0.8
     require_probabilities(clf.predict_proba(X), (200, 3))
     assert clf.predict_latent(X)[0].shape == (200, 3)
 
 
 def test_log_density_is_of_the_label_that_came(fitted):
-    p = fitted.predict_proba(X)
-    expected = np.log(p[np.arange(200), THREE])
+    robust = small(likelihood="robustmax").fit(X, THREE)
     # Robust-max's probabilities are normalised after their quadrature, its densities before.
-    np.testing.assert_allclose(fitted.log_density(X, THREE), expected, atol=2e-2)
+    for clf, tolerance in ((fitted, 1e-4), (robust, 2e-2)):
+        expected = np.log(clf.predict_proba(X)[np.arange(200), THREE])
+        np.testing.assert_allclose(clf.log_density(X, THREE), expected, atol=tolerance)
     with pytest.raises(OrthogpError, match="not among the classes"):
         fitted.log_density(X, THREE + 1)
 

@@ -53,18 +53,17 @@ def test_no_more_points_than_rows():
 
 
 @pytest.mark.parametrize(
-    ("rows", "fraction", "stopping", "calibrates", "held_out"),
+    ("rows", "fraction", "stopping", "held_out"),
     [
-        (999, 0.1, False, True, 100),
-        (990, 0.1, False, True, 0),
-        (10**6, 0.1, False, True, 5000),
-        (10**6, None, False, True, 0),
-        (10**6, 0.0, False, True, 0),
-        (10**6, 0.1, False, False, 0),
-        (50, 0.1, True, False, 5),
-        (3, 0.1, True, True, 1),
-        (2, 0.9, True, True, 1),
+        (999, 0.1, False, 100),
+        (990, 0.1, False, 0),
+        (10**6, 0.1, False, 5000),
+        (10**6, None, False, 0),
+        (10**6, 0.0, False, 0),
+        (50, 0.1, True, 5),
+        (3, 0.1, True, 1),
+        (2, 0.9, True, 1),
     ],
 )
-def test_rows_held_out(rows, fraction, stopping, calibrates, held_out):
-    assert count_held_out(rows, fraction, stopping, calibrates) == held_out
+def test_rows_held_out(rows, fraction, stopping, held_out):
+    assert count_held_out(rows, fraction, stopping) == held_out

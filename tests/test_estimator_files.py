@@ -17,6 +17,7 @@ import torch
 
 import orthogp
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, OrthogpError, saving
+from orthogp.calibration import Calibration, LatentScales
 
 SMALL = {"n_inducing": 12, "n_residual": 12, "max_steps": 10, "random_state": 0}
 RNG = np.random.default_rng(0)
@@ -45,13 +46,20 @@ def fits():
     }
 
 
-@pytest.fixture(scope="module")
-def calibrated():
-    """A regressor whose held-out rows say that its intervals are wrong."""
+def calibrated(kind):
+    """A fit whose held-out rows say that its predictions are too wide, or too narrow."""
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(1500, 1))
     y = np.sin(inputs[:, 0]) + rng.standard_t(3, size=1500)
-    return OrthogonalGPRegressor(**SMALL).fit(inputs, y), inputs[:200], y[:200]
+    if kind is OrthogonalGPClassifier:
+        y = np.digitize(inputs[:, 0], [-0.5, 0.5])
+    gp = kind(**SMALL).fit(inputs, y)
+    return gp, inputs[:200], y[:200]
+
+
+@pytest.fixture(scope="module")
+def calibrated_fits():
+    return {kind: calibrated(kind) for kind in (OrthogonalGPRegressor, OrthogonalGPClassifier)}
 
 
 def require_equal(first, second, inputs, y):
@@ -84,11 +92,31 @@ def test_files(name, fits, tmp_path):
         assert np.array_equal(again.predict(X), fits[name].predict(X))
 
 
-def test_calibration_travels_along(calibrated, tmp_path):
-    gp, inputs, y = calibrated
+@pytest.mark.parametrize("kind", [OrthogonalGPRegressor, OrthogonalGPClassifier])
+def test_calibration_travels_along(kind, calibrated_fits, tmp_path):
+    gp, inputs, y = calibrated_fits[kind]
     gp.save(tmp_path / "model.orthogp")
-    assert gp._calibration.quantile_map.values.shape[1] > 1
-    require_equal(gp, OrthogonalGPRegressor.load(tmp_path / "model.orthogp"), inputs, y)
+    if kind is OrthogonalGPRegressor:
+        assert gp._calibration.quantile_map.values.shape[1] > 1
+        assert gp._calibration.tails[0, 2] > 0
+    else:
+        assert gp._scales != (1.0, 1.0)
+    require_equal(gp, kind.load(tmp_path / "model.orthogp"), inputs, y)
+
+
+@pytest.mark.parametrize("kind", [OrthogonalGPRegressor, OrthogonalGPClassifier])
+def test_files_from_before_densities_and_classes_were_calibrated(kind, calibrated_fits, tmp_path):
+    """What format 1.0 lacks stands for what it did."""
+    gp, inputs, y = copy.deepcopy(calibrated_fits[kind])
+    meta, tensors = gp._state()
+    old = {k: v for k, v in tensors.items() if k not in ("density_tails", "latent_scales")}
+    saving.save_model(tmp_path / "model.orthogp", gp.model_, meta, old)
+    loaded = kind.load(tmp_path / "model.orthogp")
+    if kind is OrthogonalGPRegressor:
+        gp._calibration = Calibration.gaussian(gp._calibration.scales, gp._calibration.quantile_map)
+    else:
+        gp._scales = LatentScales()
+    require_equal(gp, loaded, inputs, y)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -174,12 +202,16 @@ def test_onnx_says_the_same(name, fits, tmp_path):
     np.testing.assert_allclose(np.sqrt(variance), std, rtol=1e-6)
 
 
-def test_onnx_is_calibrated(calibrated, tmp_path):
-    gp, inputs, _ = calibrated
+@pytest.mark.parametrize("kind", [OrthogonalGPRegressor, OrthogonalGPClassifier])
+def test_onnx_is_calibrated(kind, calibrated_fits, tmp_path):
+    gp, inputs, _ = calibrated_fits[kind]
     gp.export_onnx(tmp_path / "model.onnx")
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
-    (variance,) = session.run(["variance"], {"x": inputs})
-    np.testing.assert_allclose(np.sqrt(variance), gp.predict(inputs, return_std=True)[1])
+    mean, variance = session.run(["mean", "variance"], {"x": inputs})
+    latent = kind is OrthogonalGPClassifier
+    expected, std = gp.predict_latent(inputs) if latent else gp.predict(inputs, return_std=True)
+    np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(np.sqrt(variance), std, rtol=1e-6)
 
 
 def test_the_package_imports_scikit_learn_only_when_asked():

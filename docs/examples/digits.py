@@ -2,8 +2,8 @@
 # # Classification that knows when it does not know
 #
 # The handwritten digits that ship with scikit-learn: 1 797 images of 8 × 8 pixels, ten classes.
-# The classifier has one latent function a class and the robust-max likelihood, its default for
-# more than two classes. Many pixels are black in nearly every image and a stationary kernel would
+# The classifier has one latent function a class and the softmax likelihood, its default for more
+# than two classes. Many pixels are black in nearly every image and a stationary kernel would
 # take their noise for distance, so sixteen principal components go in, as a scikit-learn pipeline.
 
 # %%

@@ -124,6 +124,10 @@ class Covariance(nn.Module):
     def fused(self) -> bool:
         return self.terms is not None
 
+    def row_by_row(self, x: Float[Tensor, "n d"]) -> bool:
+        """Whether what comes out for one of these points is the same bits beside any others."""
+        return self.fused and radial.compiled_for(x) is not None
+
     def block(self, x: Float[Tensor, "n d"], z: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
         """K_xz."""
         if self.terms is None:

@@ -1,4 +1,8 @@
-"""A trained basis condensed for prediction: O(|γ| + |β|²) a row, in float64."""
+"""A trained basis condensed for prediction: O(|γ| + |β|²) a row.
+
+What β says is a difference of large numbers, in float64 therefore; what γ adds is not, and keeps
+the precision that it was trained in where its sum for a row is the same beside any other rows.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,12 +42,13 @@ class Predictor:
     def marginals(
         self, x: Float[Tensor, "n d"]
     ) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
+        near = x.to(self.gamma.dtype)
         x = x.to(self.beta.dtype)
         with self.covariance.held():
             k = self.covariance.block(self.beta, x)
             mean = self.beta_weights @ k
             if self.gamma.shape[0]:
-                mean += self.covariance.matvec(x, self.gamma, self.gamma_weights)
+                mean += self.covariance.matvec(near, self.gamma, self.gamma_weights)
             prior = self.covariance.diagonal(x)
         variance = prior.repeat(mean.shape[0], 1)
         for rows, left in self._panels():
@@ -68,7 +73,9 @@ class Predictor:
 @torch.no_grad()
 def condense(basis: Basis, covariance: Covariance, jitter: float) -> Predictor:
     """The predictor of a basis as it stands, O(|β| |γ| + |β|³) once."""
-    beta, gamma = basis.beta.double(), basis.gamma.double()
+    beta, gamma, a_gamma = basis.beta.double(), basis.gamma, basis.a_gamma
+    if not covariance.row_by_row(gamma):
+        gamma, a_gamma = gamma.double(), a_gamma.double()
     factor = basis.factor(covariance, jitter, robust=True)
     p = basis.project(covariance, factor, beta[:0])
     q = basis.coefficients(p)
@@ -85,8 +92,10 @@ def condense(basis: Basis, covariance: Covariance, jitter: float) -> Predictor:
         _trapezoid(explained[:, rest:].clamp_min(0.0), Z[:, rest:]),
     ]
     signs = torch.cat([-torch.ones_like(parts[0][..., 0]), torch.ones_like(parts[1][..., 0])], -1)
-    weights = beta_weights, basis.a_gamma.double()
-    return Predictor(covariance, beta, gamma, *weights, torch.cat(parts, -2), signs, lowered)
+    weights = beta_weights, a_gamma.detach().clone()
+    return Predictor(
+        covariance, beta, gamma.detach().clone(), *weights, torch.cat(parts, -2), signs, lowered
+    )
 
 
 def _trapezoid(squares: Float[Tensor, "c r"], Z: Float[Tensor, "c r b"]) -> Float[Tensor, "c r b"]:

@@ -1,7 +1,7 @@
 """Predictive distributions that are as wide as they should be, fitted on held-out rows.
 
 A sparse posterior is too wide where β is thin: s(x) keeps the prior's variance there although γ has
-long corrected the mean, and the noise absorbs what both miss. Three things are mended, each by what
+long corrected the mean, and the noise absorbs what both miss. Each of these is mended by what
 measures it best; the bound and the posterior stay as they are.
 
 - **Variances**, for Gaussian noise: the κ_s and κ_σ that maximise the held-out density of
@@ -11,26 +11,31 @@ measures it best; the bound and the posterior stay as they are.
 - **Quantiles**, for any continuous likelihood: the held-out normal scores z = Φ⁻¹(F(y)) should be
   standard normal, so the quantile of level p is moved to F⁻¹(Φ(Q_z(p))), where Q_z is their own
   quantile function.
+- **Probabilities of classes**: those of latents τ m and κ s, with the τ and κ of the highest
+  held-out density.
 """
 
 from orthogp.calibration.calibration import Calibration, calibrate
 from orthogp.calibration.densities import (
-    SMALLEST_SAMPLE,
     Tails,
     VarianceScales,
     fit_tails,
     fit_variance_scales,
     student_log_density,
 )
+from orthogp.calibration.latents import LatentScales, fit_latent_scales
 from orthogp.calibration.quantile_map import QuantileMap, fit_quantile_map
+from orthogp.calibration.search import SMALLEST_SAMPLE
 
 __all__ = [
     "SMALLEST_SAMPLE",
     "Calibration",
+    "LatentScales",
     "QuantileMap",
     "Tails",
     "VarianceScales",
     "calibrate",
+    "fit_latent_scales",
     "fit_quantile_map",
     "fit_tails",
     "fit_variance_scales",

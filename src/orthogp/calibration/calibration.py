@@ -8,13 +8,13 @@ from torch import Tensor
 from torch.special import ndtr, ndtri
 
 from orthogp.calibration.densities import (
-    SMALLEST_SAMPLE,
     fit_tails,
     fit_variance_scales,
     gaussian_log_density,
     student_log_density,
 )
 from orthogp.calibration.quantile_map import QuantileMap, fit_quantile_map
+from orthogp.calibration.search import SMALLEST_SAMPLE
 from orthogp.likelihoods import Gaussian, RegressionLikelihood
 from orthogp.likelihoods.targets import latents_first
 

@@ -1,17 +1,14 @@
 """Scales of the two variances, and tails, of the highest held-out density."""
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# Fewer rows than this say too little about two numbers, or about a tail.
-SMALLEST_SAMPLE = 100
-LIMIT = 4.0
-ITERATIONS = 50
+from orthogp.calibration.search import SMALLEST_SAMPLE, minimised, pays, scales
+
 # 1/ν where the search begins, and within what it stays.
 FIRST_TAIL, LIGHTEST, HEAVIEST = 0.2, 1e-3, 1.0
 
@@ -40,8 +37,7 @@ def fit_variance_scales(
     def loss(logs: Tensor) -> Tensor:
         return -gaussian_log_density(residual, _variance(logs, latent, noise)).mean()
 
-    found = _scales(_minimised(loss, [0.0, 0.0])).tolist()
-    return VarianceScales(*found)
+    return VarianceScales(*scales(minimised(loss, [0.0, 0.0])).tolist())
 
 
 def fit_tails(
@@ -62,13 +58,12 @@ def fit_tails(
         variance = _variance(logs[:2], latent, noise)
         return -student_log_density(residual, variance, tail(logs[2])).mean()
 
-    logs = _minimised(loss, [math.log(scale) for scale in gaussian] + [0.0])
+    logs = minimised(loss, [math.log(scale) for scale in gaussian] + [0.0])
     variance = gaussian.latent * latent + gaussian.noise * noise
     gain = gaussian_log_density(residual, variance).neg().mean() - loss(logs)
-    # Akaike's price of a parameter. Written so that a search gone astray loses too.
-    if not gain * len(residual) > 1:
+    if not pays(gain, len(residual), 1):
         return Tails(*gaussian)
-    return Tails(*_scales(logs[:2]).tolist(), tail=tail(logs[2]).item())
+    return Tails(*scales(logs[:2]).tolist(), tail=tail(logs[2]).item())
 
 
 def gaussian_log_density(residual: Tensor, variance: Tensor) -> Tensor:
@@ -82,27 +77,6 @@ def student_log_density(residual: Tensor, variance: Tensor, tail: Tensor) -> Ten
     return level - (half + 0.5) * torch.log1p(tail * residual.square() / variance)
 
 
-def _scales(logs: Tensor) -> Tensor:
-    return logs.clamp(-LIMIT, LIMIT).exp()
-
-
 def _variance(logs: Tensor, latent: Tensor, noise: Tensor) -> Tensor:
-    scales = _scales(logs)
-    return scales[0] * latent + scales[1] * noise
-
-
-@torch.enable_grad()
-def _minimised(loss: Callable[[Tensor], Tensor], start: list[float]) -> Tensor:
-    first = torch.tensor(start, dtype=torch.float64)
-    logs = first.clone().requires_grad_()
-    optimizer = torch.optim.LBFGS([logs], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
-
-    def penalised() -> Tensor:
-        optimizer.zero_grad()
-        # Keeps a number that the sample says nothing about where it was.
-        value = loss(logs) + 1e-4 * (logs - first).square().sum()
-        value.backward()
-        return value
-
-    optimizer.step(penalised)
-    return logs.detach()
+    found = scales(logs)
+    return found[0] * latent + found[1] * noise

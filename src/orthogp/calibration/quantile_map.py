@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.special import ndtri
 
-from orthogp.calibration.densities import SMALLEST_SAMPLE
+from orthogp.calibration.search import SMALLEST_SAMPLE
 
 LEVELS = 200
 

@@ -112,7 +112,7 @@ def fit_regression(method: Method, data: Split, size: Size, verbose: bool) -> Ou
 def fit_classification(method: Method, data: Split, size: Size, verbose: bool) -> Outcome:
     gp = OrthogonalGPClassifier(
         max_steps=size.digit_steps, batch_size=min(DIGIT_BATCH, size.digit_rows),
-        likelihood="softmax", random_state=SEED, verbose=verbose, **method.options,
+        random_state=SEED, verbose=verbose, **method.options,
     )  # fmt: skip
     seconds = _timed_fit(gp, data)
     return Outcome(

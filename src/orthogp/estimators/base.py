@@ -50,9 +50,6 @@ class OrthogonalGP(Persistent):
     one dict a report; `n_iter_`, the steps since the last fresh start; `model_`, the torch module.
     """
 
-    # Whether rows are held out to calibrate, not only to stop early.
-    _calibrates: bool
-
     @abstractmethod
     def _checked_targets(self, y: Any, num_rows: int) -> NDArray:
         """Refuses targets that are missing, or that are not of the right kind and number."""
@@ -180,9 +177,7 @@ class OrthogonalGP(Persistent):
         return rows
 
     def _hold_out(self, rows: Rows, generator: torch.Generator) -> tuple[Rows, Rows | None]:
-        count = count_held_out(
-            len(rows), self.validation_fraction, self.early_stopping, self._calibrates
-        )
+        count = count_held_out(len(rows), self.validation_fraction, self.early_stopping)
         if count == 0:
             return rows, None
         order = torch.randperm(len(rows), generator=generator)
@@ -226,6 +221,12 @@ class OrthogonalGP(Persistent):
     def _placed(self, X: Array) -> Tensor:
         """New rows where the model has its points."""
         return self._x_scaling.standardise(X).clamp_(-FARTHEST, FARTHEST)
+
+    def _latents_of(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Latent means and variances at rows that are placed already."""
+        chunks = predict_in_chunks(self.model_, rows.x, self._predictor)
+        mean, variance = (torch.cat(part, dim=1) for part in zip(*chunks, strict=True))
+        return mean, variance
 
     def _latents(self, X: Array) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """Which rows, and the latent means and variances there, chunk after chunk."""

@@ -13,15 +13,17 @@ from sklearn.base import ClassifierMixin
 from sklearn.preprocessing import LabelEncoder
 from torch import Tensor
 
+from orthogp.calibration import LatentScales, fit_latent_scales
 from orthogp.errors import ConfigurationError, DataError, FileError
 from orthogp.estimators.base import OrthogonalGP
 from orthogp.estimators.checks import checked_labels, require_classes, require_fitted
 from orthogp.estimators.defaults import CLASSIFICATION_VARIANCE
 from orthogp.estimators.scaling import Array, Scaling
 from orthogp.estimators.settings import no_type_check
-from orthogp.estimators.state import pack_labels, unpack_labels
+from orthogp.estimators.state import finite, pack_labels, unpack_labels
 from orthogp.likelihoods import ClassificationLikelihood, Likelihood, as_likelihood
 from orthogp.model import VariationalGP
+from orthogp.team import current_team
 from orthogp.training import Rows
 
 # Labels in a refusal.
@@ -32,8 +34,8 @@ MOST_NAMED = 5
 class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
     """Gaussian process classification into two classes or more."""
 
-    _calibrates = False
     classes_: NDArray
+    _scales: LatentScales
 
     def partial_fit(
         self,
@@ -58,7 +60,7 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
         """The probability of every class, in the order of `classes_`; rows sum to one."""
 
         def probabilities(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
-            return self._likelihood.probabilities(mean, variance).mT
+            return self._likelihood.probabilities(*self._scales(mean, variance)).mT
 
         return self._for_rows(self._inputs(X), probabilities).T
 
@@ -66,6 +68,7 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
         """Mean and standard deviation of the latents: `(n,)` for two classes, else `(n, k)`."""
 
         def moments(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
+            mean, variance = self._scales(mean, variance)
             return torch.stack([mean, variance.sqrt()])
 
         mean, std = self._for_rows(self._inputs(X), moments)
@@ -77,15 +80,18 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
         labels = self._encode(checked_labels(y, len(X)))
 
         def density(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
-            return self._likelihood.log_density(labels[rows].to(mean.device), mean, variance)
+            y = labels[rows].to(mean.device)
+            return self._likelihood.log_density(y, *self._scales(mean, variance))
 
         return self._for_rows(X, density)
 
     def export_onnx(self, path: str | Path) -> None:
         """Writes an ONNX graph from x to the mean and variance of the latents."""
         require_fitted(self)
-        latents = Scaling.none(self.model_.basis.num_latents)
-        self._export(path, latents, noise_variance=None)
+        tau, kappa = self._scales
+        count = self.model_.basis.num_latents
+        latents = Scaling(np.zeros(count), np.full(count, tau))
+        self._export(path, latents, noise_variance=None, latent_scale=kappa / tau**2)
 
     @property
     def _likelihood(self) -> ClassificationLikelihood:
@@ -128,7 +134,8 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
         count = len(self.classes_)
         spec = deepcopy(self.likelihood)
         if spec is None:
-            spec = "bernoulli" if count == 2 else "robustmax"
+            # Robust-max charges every mistake −log ε, also where classes overlap.
+            spec = "bernoulli" if count == 2 else "softmax"
         if isinstance(spec, Likelihood):
             latents = spec.num_latents
         elif isinstance(spec, SoftmaxLikelihood):
@@ -148,6 +155,7 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         meta, tensors = super()._state()
+        tensors["latent_scales"] = torch.tensor(self._scales, dtype=torch.float64)
         return meta | {"classes": pack_labels(self.classes_)}, tensors
 
     def _set_state(
@@ -156,10 +164,21 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
         if not isinstance(model.likelihood, ClassificationLikelihood):
             raise FileError("its likelihood is one of numbers")
         self.classes_ = unpack_labels(meta["classes"], model.likelihood.num_classes)
+        # Format 1.0 had none.
+        scales = torch.ones(2, dtype=torch.float64)
+        if "latent_scales" in tensors:
+            scales = finite(tensors, "latent_scales", (2,))
+        if bool((scales <= 0).any()):
+            raise FileError("its calibration is not one")
+        self._scales = LatentScales(*scales.tolist())
         super()._set_state(model, meta, tensors)
 
     def _calibrate(self, held: Rows | None, fresh: bool) -> None:
-        """Probabilities stay as the model gives them."""
+        if held is not None:
+            found = fit_latent_scales(self._likelihood, held.y, *self._latents_of(held))
+            self._scales = current_team().agree(found)
+        elif fresh:
+            self._scales = LatentScales()
 
     def _log_jacobian(self) -> float:
         return 0.0

@@ -69,9 +69,7 @@ def training_config(
     )
 
 
-def count_held_out(
-    num_rows: int, fraction: float | int | None, early_stopping: bool, calibrates: bool
-) -> int:
+def count_held_out(num_rows: int, fraction: float | int | None, early_stopping: bool) -> int:
     """How many rows calibrate and judge when to stop; too few to calibrate are not held out."""
     fraction = 0.0 if fraction is None else fraction
     if not 0 <= fraction < 1:
@@ -86,7 +84,7 @@ def count_held_out(
                 f"of {num_rows} row(s)"
             )
         return min(max(1, count), num_rows - 1)
-    return count if calibrates and count >= SMALLEST_SAMPLE else 0
+    return count if count >= SMALLEST_SAMPLE else 0
 
 
 def _automatic_steps(num_rows: int) -> int:

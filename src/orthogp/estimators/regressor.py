@@ -22,14 +22,12 @@ from orthogp.estimators.state import finite, pack_scaling, unpack_scaling
 from orthogp.likelihoods import Likelihood, RegressionLikelihood, as_likelihood
 from orthogp.model import VariationalGP
 from orthogp.team import current_team
-from orthogp.training import Rows, predict_in_chunks
+from orthogp.training import Rows
 
 
 @no_type_check
 class OrthogonalGPRegressor(RegressorMixin, PredictsNumbers):
     """Gaussian process regression on one target or several."""
-
-    _calibrates = True
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -91,9 +89,7 @@ class OrthogonalGPRegressor(RegressorMixin, PredictsNumbers):
 
     def _calibrate(self, held: Rows | None, fresh: bool) -> None:
         if held is not None:
-            chunks = predict_in_chunks(self.model_, held.x, self._predictor)
-            mean, variance = (torch.cat(part, dim=1) for part in zip(*chunks, strict=True))
-            found = calibrate(self._likelihood, held.y, mean, variance)
+            found = calibrate(self._likelihood, held.y, *self._latents_of(held))
             self._calibration = current_team().agree(found)
         elif fresh:
             self._calibration = Calibration.identity(len(self._y_scaling.scale))

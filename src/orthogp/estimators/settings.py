@@ -39,7 +39,7 @@ class Settings(BaseEstimator):
         kernel: any GPyTorch kernel; None is Matérn-5/2 + RBF. It sees standardised columns.
         ard: whether the default kernel has a lengthscale for every column.
         likelihood: a name, a GPyTorch likelihood or one of `orthogp.likelihoods`; None is Gaussian
-            for the regressor, Bernoulli or robust-max for the classifier.
+            for the regressor, Bernoulli or softmax for the classifier.
         noise_variance: where the noise starts, in units of y².
         inducing_points, residual_points: where β and γ start, in the units of X.
         hold_fixed: what of q(f_β) stands still while the kernel moves: "unwhitened", "whitened" or
@@ -52,7 +52,7 @@ class Settings(BaseEstimator):
         kl_columns, residual_rule, train_hyperparameters, train_points, shard_residual: as in
             `TrainingConfig`.
         early_stopping: stop when held-out rows no longer gain, and return to the best.
-        validation_fraction: the share of rows held out to stop early and to calibrate intervals;
+        validation_fraction: the share of rows held out to stop early and to calibrate predictions;
             no more than 5000, and none where they would be too few to calibrate.
         warm_start: whether `fit` goes on from the last fit.
         checkpoint_dir: where a run leaves its state, and where the same call, with the same

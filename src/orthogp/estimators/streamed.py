@@ -94,10 +94,7 @@ def streamed_table(
 ) -> Table:
     """Surveys a source in one pass: scales, targets, and a sample of its rows."""
     settings, num_rows = estimator.get_params(deep=False), len(source)
-    num_held = count_held_out(
-        num_rows, settings["validation_fraction"], settings["early_stopping"],
-        estimator._calibrates,
-    )  # fmt: skip
+    num_held = count_held_out(num_rows, settings["validation_fraction"], settings["early_stopping"])
     num_inducing, num_residual = point_counts(settings, num_rows)
     wanted = num_held + max(KMEANS_ROWS, 10 * num_inducing, 2 * num_residual)
     seed = int(torch.randint(2**62, (), generator=generator))

@@ -31,7 +31,7 @@ HELP = {
     "likelihood": (
         MODEL,
         "gaussian, student_t, laplace, poisson, negative_binomial or beta for numbers; bernoulli, "
-        "robustmax or softmax for classes.",
+        "softmax or robustmax for classes.",
     ),
     "noise_variance": (MODEL, "Where the noise starts, in units of the target squared."),
     "hold_fixed": (
@@ -55,7 +55,7 @@ HELP = {
     "early_stopping": (TRAINING, "Stop when held-out rows no longer gain."),
     "validation_fraction": (
         TRAINING,
-        "Share of the training rows that calibrates intervals and judges when to stop.",
+        "Share of the training rows that calibrates predictions and judges when to stop.",
     ),
     "checkpoint_dir": (TRAINING, "Where a killed run is taken up again by the same command."),
     "device": (TRAINING, "cpu or cuda; by default a GPU where there is one."),
