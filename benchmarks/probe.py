@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from orthogp.calibration import fit_variance_scales
-from orthogp.likelihoods import Bernoulli, Gaussian, RobustMax
+from orthogp.likelihoods import Bernoulli, Gaussian, Softmax
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.points import choose_beta, choose_gamma
 from orthogp.training import Rows, TrainingConfig, fit, full_bound
@@ -63,7 +63,7 @@ def run(train: Rows, test: Rows, settings: dict, device: str) -> dict:
     for part, size in zip(kernel.kernels, (m["rough"], m["smooth"]), strict=True):
         part.base_kernel.lengthscale = size * x.shape[1] ** 0.5
     latents = classes if classes > 2 else 1
-    likelihood = Gaussian(1) if regression else Bernoulli(1) if classes == 2 else RobustMax(classes)
+    likelihood = Gaussian(1) if regression else Bernoulli(1) if classes == 2 else Softmax(classes)
     if regression:
         likelihood.likelihood.noise = m["noise"]
     basis = build_basis(m["basis"], kernel, beta, gamma, latents, m["optimizer"], m["hold_fixed"])
