@@ -190,6 +190,26 @@ def test_a_file_that_lies_is_refused(name, fits, tmp_path):
                 kind.load(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "wrong"),
+    [
+        ("one target", "variance_scales", [[1.0, 0.0]]),
+        ("one target", "density_tails", [[0.0, 1.0, 0.5]]),
+        ("one target", "density_tails", [[1.0, 1.0, 2.0]]),
+        ("one target", "density_tails", [[1.0, 1.0, -0.1]]),
+        ("two classes", "latent_scales", [1.0, 0.0]),
+        ("two classes", "latent_scales", [-1.0, 1.0]),
+    ],
+)
+def test_a_calibration_that_cannot_be_is_refused(name, key, wrong, fits, tmp_path):
+    model, (meta, tensors) = fits[name].model_, fits[name]._state()
+    assert key in tensors
+    lie = {key: torch.tensor(wrong, dtype=torch.float64)}
+    saving.save_model(tmp_path / "model.orthogp", model, meta, tensors | lie)
+    with pytest.raises(OrthogpError, match="its calibration is not one"):
+        CASES[name][0].load(tmp_path / "model.orthogp")
+
+
 @pytest.mark.parametrize("name", ["one target", "two targets", "counts", "three classes"])
 def test_onnx_says_the_same(name, fits, tmp_path):
     gp = fits[name]

@@ -21,6 +21,7 @@ from orthogp.calibration.densities import (
     VarianceScales,
     fit_tails,
     fit_variance_scales,
+    is_tail,
     student_log_density,
 )
 from orthogp.calibration.latents import LatentScales, fit_latent_scales
@@ -39,5 +40,6 @@ __all__ = [
     "fit_quantile_map",
     "fit_tails",
     "fit_variance_scales",
+    "is_tail",
     "student_log_density",
 ]

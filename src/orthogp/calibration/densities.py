@@ -66,6 +66,11 @@ def fit_tails(
     return Tails(*scales(logs[:2]).tolist(), tail=tail(logs[2]).item())
 
 
+def is_tail(tail: Tensor) -> Tensor:
+    """Where it is one that `fit_tails` can find."""
+    return (tail == 0) | ((tail >= LIGHTEST) & (tail <= HEAVIEST))
+
+
 def gaussian_log_density(residual: Tensor, variance: Tensor) -> Tensor:
     return -0.5 * ((2 * torch.pi * variance).log() + residual.square() / variance)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from torch import Tensor
 
-from orthogp.calibration import Calibration, QuantileMap, calibrate
+from orthogp.calibration import Calibration, QuantileMap, calibrate, is_tail
 from orthogp.errors import ConfigurationError, DataError, FileError
 from orthogp.estimators.checks import checked_targets
 from orthogp.estimators.defaults import REGRESSION_VARIANCE
@@ -122,7 +122,8 @@ class OrthogonalGPRegressor(RegressorMixin, PredictsNumbers):
             tails = finite(tensors, "density_tails", (count, 3))
         scores = finite(tensors, "map_scores", (None,))
         values = finite(tensors, "map_values", (count, len(scores)))
-        if len(scores) == 0 or bool((scales < 0).any()) or bool((tails < 0).any()):
+        positive = bool((scales > 0).all() and (tails[:, :2] > 0).all())
+        if len(scores) == 0 or not positive or not bool(is_tail(tails[:, 2]).all()):
             raise FileError("its calibration is not one")
         self._calibration = Calibration(scales, tails, QuantileMap(scores, values))
         super()._set_state(model, meta, tensors)
