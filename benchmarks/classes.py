@@ -1,6 +1,7 @@
 """Robust-max and softmax side by side: the classifier's likelihoods for more than two classes.
 
-    python benchmarks/classes.py --data-dir DIR --datasets waveform,pendigits [--rows 2000]
+    python benchmarks/classes.py --data-dir DIR --datasets waveform,pendigits \
+        [--rows 2000] [--validation-fraction 0]
 
 Both fits have the same training rows, points and seed, and every other setting at its default.
 """
@@ -23,6 +24,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--datasets", required=True)
     parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--validation-fraction", type=float, default=0.1)
     parser.add_argument("--device")
     asked = parser.parse_args()
     print("| set | classes | likelihood | log density | accuracy | seconds |")
@@ -35,8 +37,9 @@ def main() -> None:
         for likelihood in LIKELIHOODS:
             start = time.perf_counter()
             gp = OrthogonalGPClassifier(
-                likelihood=likelihood, device=asked.device, random_state=0
-            ).fit(X, y)
+                likelihood=likelihood, validation_fraction=asked.validation_fraction,
+                device=asked.device, random_state=0,
+            ).fit(X, y)  # fmt: skip
             seconds = time.perf_counter() - start
             density, accuracy = gp.log_density(X_test, y_test).mean(), gp.score(X_test, y_test)
             print(
