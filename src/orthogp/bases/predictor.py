@@ -42,13 +42,12 @@ class Predictor:
     def marginals(
         self, x: Float[Tensor, "n d"]
     ) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
-        near = x.to(self.gamma.dtype)
-        x = x.to(self.beta.dtype)
+        narrow, x = x.to(self.gamma.dtype), x.to(self.beta.dtype)
         with self.covariance.held():
             k = self.covariance.block(self.beta, x)
             mean = self.beta_weights @ k
             if self.gamma.shape[0]:
-                mean += self.covariance.matvec(near, self.gamma, self.gamma_weights)
+                mean += self.covariance.matvec(narrow, self.gamma, self.gamma_weights)
             prior = self.covariance.diagonal(x)
         variance = prior.repeat(mean.shape[0], 1)
         for rows, left in self._panels():
@@ -73,9 +72,7 @@ class Predictor:
 @torch.no_grad()
 def condense(basis: Basis, covariance: Covariance, jitter: float) -> Predictor:
     """The predictor of a basis as it stands, O(|β| |γ| + |β|³) once."""
-    beta, gamma, a_gamma = basis.beta.double(), basis.gamma, basis.a_gamma
-    if not covariance.row_by_row(gamma):
-        gamma, a_gamma = gamma.double(), a_gamma.double()
+    beta = basis.beta.double()
     factor = basis.factor(covariance, jitter, robust=True)
     p = basis.project(covariance, factor, beta[:0])
     q = basis.coefficients(p)
@@ -92,10 +89,10 @@ def condense(basis: Basis, covariance: Covariance, jitter: float) -> Predictor:
         _trapezoid(explained[:, rest:].clamp_min(0.0), Z[:, rest:]),
     ]
     signs = torch.cat([-torch.ones_like(parts[0][..., 0]), torch.ones_like(parts[1][..., 0])], -1)
-    weights = beta_weights, a_gamma.detach().clone()
-    return Predictor(
-        covariance, beta, gamma.detach().clone(), *weights, torch.cat(parts, -2), signs, lowered
-    )
+    dtype = basis.gamma.dtype if covariance.row_by_row(basis.gamma) else beta.dtype
+    gamma, a_gamma = (t.to(dtype, copy=True) for t in (basis.gamma, basis.a_gamma))
+    Z = torch.cat(parts, -2)
+    return Predictor(covariance, beta, gamma, beta_weights, a_gamma, Z, signs, lowered)
 
 
 def _trapezoid(squares: Float[Tensor, "c r"], Z: Float[Tensor, "c r b"]) -> Float[Tensor, "c r b"]:

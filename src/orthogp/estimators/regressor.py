@@ -1,6 +1,7 @@
 """The regressor: how it learns from numbers, and what a file holds of it."""
 
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -116,16 +117,16 @@ class OrthogonalGPRegressor(RegressorMixin, PredictsNumbers):
             raise FileError(f"it has {count} targets and says that it has one")
         self._y_scaling = unpack_scaling("y", tensors, count)
         scales = finite(tensors, "variance_scales", (count, 2))
-        # Format 1.0 had Gaussian densities.
-        tails = torch.nn.functional.pad(scales, (0, 1))
-        if "density_tails" in tensors:
-            tails = finite(tensors, "density_tails", (count, 3))
         scores = finite(tensors, "map_scores", (None,))
         values = finite(tensors, "map_values", (count, len(scores)))
-        positive = bool((scales > 0).all() and (tails[:, :2] > 0).all())
-        if len(scores) == 0 or not positive or not bool(is_tail(tails[:, 2]).all()):
+        # Format 1.0 had Gaussian densities.
+        found = Calibration.gaussian(scales, QuantileMap(scores, values))
+        if "density_tails" in tensors:
+            found = replace(found, tails=finite(tensors, "density_tails", (count, 3)))
+        positive = bool((scales > 0).all() and (found.tails[:, :2] > 0).all())
+        if len(scores) == 0 or not positive or not bool(is_tail(found.tails[:, 2]).all()):
             raise FileError("its calibration is not one")
-        self._calibration = Calibration(scales, tails, QuantileMap(scores, values))
+        self._calibration = found
         super()._set_state(model, meta, tensors)
 
     def _log_jacobian(self) -> float:
