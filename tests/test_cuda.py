@@ -2,11 +2,12 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 
-from orthogp import radial
-from orthogp.likelihoods import Bernoulli, Gaussian, RobustMax
+from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, radial
+from orthogp.likelihoods import Bernoulli, Gaussian, RobustMax, Softmax
 from orthogp.linalg import invert_lower
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.radial import tiled
@@ -38,14 +39,16 @@ def test_bound_and_gradients_are_those_of_the_cpu(kind):
         torch.testing.assert_close(gpu.cpu(), cpu, rtol=1e-7, atol=1e-8)
 
 
-def setting(latents=1, dtype=torch.float32, optimizer="natural", basis="orthogonal"):
+def setting(
+    latents=1, dtype=torch.float32, optimizer="natural", basis="orthogonal", classes=RobustMax
+):
     rng = torch.Generator().manual_seed(0)
     x = torch.randn(3000, 4, generator=rng)
     f = torch.sin(2 * x[:, 0]) + x[:, 1]
     y = f + 0.1 * torch.randn(3000, generator=rng) if latents == 1 else (3 * f).long() % latents
     kernel = default_kernel(4)
     basis = build_basis(basis, kernel, x[:60], x[60:300], latents, optimizer)
-    likelihood = Gaussian(1) if latents == 1 else RobustMax(latents)
+    likelihood = Gaussian(1) if latents == 1 else classes(latents)
     return VariationalGP(kernel, likelihood, basis).to(CUDA, dtype), Rows(x, y)
 
 
@@ -53,7 +56,7 @@ OPTIONS = {"max_steps": 60, "batch_size": 256, "report_every": 20, "kl_columns":
 
 
 @pytest.mark.parametrize(
-    ("latents", "dtype", "optimizer", "basis"),
+    "given",
     [
         (1, torch.float32, "natural", "orthogonal"),
         (1, torch.float64, "natural", "orthogonal"),
@@ -61,14 +64,15 @@ OPTIONS = {"max_steps": 60, "batch_size": 256, "report_every": 20, "kl_columns":
         (1, torch.float32, "adam", "hybrid"),
         (1, torch.float32, "adam", "decoupled"),
         (5, torch.float32, "natural", "orthogonal"),
+        (5, torch.float32, "natural", "orthogonal", Softmax),
     ],
 )
-def test_the_captured_run_is_the_eager_run(latents, dtype, optimizer, basis, monkeypatch):
+def test_the_captured_run_is_the_eager_run(given, monkeypatch):
     ends = []
     for eager in (False, True, False):
         if eager:
             monkeypatch.setattr(Step, "capturable", False)
-        model, rows = setting(latents, dtype, optimizer, basis)
+        model, rows = setting(*given)
         result = fit(model, rows, TrainingConfig(**OPTIONS))
         assert result.recoveries == 0
         ends.append([t.detach().clone() for t in model.parameters()])
@@ -80,8 +84,8 @@ def test_the_captured_run_is_the_eager_run(latents, dtype, optimizer, basis, mon
 
 
 def test_no_step_waits_for_the_device():
-    for latents in (1, 4):
-        model, rows = setting(latents)
+    for latents, classes in ((1, None), (4, RobustMax), (4, Softmax)):
+        model, rows = setting(latents, classes=classes)
         rows = rows.to(CUDA, torch.float32)
         batch = [part[:256] for part in rows.parts()]
         step = Step(model, TrainingConfig(), len(rows), batch, 32)
@@ -191,3 +195,19 @@ def test_the_blockwise_inverse_is_the_inverse(size):
         product = invert_lower(matrix) @ matrix
         identity = torch.eye(size, dtype=torch.float64, device=CUDA).expand_as(product)
         torch.testing.assert_close(product, identity)
+
+
+@pytest.mark.parametrize("classes", [0, 2, 4])
+def test_estimators_calibrate_as_on_the_cpu(classes):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1100, 3))
+    f = np.sin(2 * x[:, 0]) + x[:, 1] + 0.3 * rng.normal(size=len(x))
+    y = np.digitize(f, np.linspace(-1, 1, classes + 1)[1:-1]) if classes else f
+    kind = OrthogonalGPClassifier if classes else OrthogonalGPRegressor
+    settings = {"n_inducing": 30, "n_residual": 40, "max_steps": 100, "dtype": "float64"}
+    ends = []
+    for device in ("cpu", "cuda"):
+        # All rows and columns: those of a step come from a generator of the device.
+        gp = kind(**settings, kl_columns=None, device=device, random_state=0).fit(x, y)
+        ends.append(gp.predict_proba(x) if classes else gp.predict_interval(x))
+    np.testing.assert_allclose(ends[1], ends[0], rtol=1e-3, atol=1e-3)
