@@ -250,6 +250,31 @@ def test_precision_and_covariance_agree_after_the_kernel_moved(hold_fixed):
         torch.testing.assert_close(again.S, q.S, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("hold_fixed", ["whitened", "unwhitened"])
+def test_what_is_kept_gives_the_same_posterior_and_gradients(hold_fixed, dtype):
+    """The way of a GPU, with the roots of what stands still, and that of a CPU, without."""
+    model = make_model("orthogonal-natural", problem(seed=16), latents=2, hold_fixed=hold_fixed)
+    with torch.no_grad():
+        for parameter in model.covariance.parameters():
+            parameter.add_(0.2)
+    q, found = model.basis.q, []
+    rng = torch.Generator().manual_seed(0)
+    for kept in (None, q.kept()):
+        factor = model.basis.factor(model.covariance, model.jitter, robust=True)
+        at = q.whitened(factor, kept, dtype)
+        assert at.S.dtype == dtype
+        weights = torch.randn(at.S.shape, generator=rng.manual_seed(1))
+        value = (weights * at.S).sum() + at.v.square().sum() + at.log_det.sum()
+        grads = torch.autograd.grad(value, [at.v, at.S, *model.covariance.parameters()],
+                                    allow_unused=hold_fixed == "whitened")  # fmt: skip
+        grads = [g for g in grads if g is not None]
+        found.append([at.v, at.S, at.log_det, q.precision_at(factor, kept), *grads])
+    rtol = 1e-8 if dtype == torch.float64 else 1e-4
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=rtol, atol=rtol)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_condensed_prediction_equals_the_projection(kind):
     p = problem(seed=15)

@@ -162,10 +162,6 @@ def _panelled(A: Tensor, X: Tensor, factors: Callable[[int, int], tuple[Tensor, 
     return out
 
 
-def symmetrised(A: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
-    return 0.5 * (A + A.mT)
-
-
 class _InverseCholesky(torch.autograd.Function):
     """K ↦ R = L⁻¹ of K + εI. From dR = −Φ(R dK Rᵀ) R:  ∂ℓ/∂K = −sym(Rᵀ Φ(R̄ Rᵀ + Ω̄) R).
 
@@ -181,7 +177,7 @@ class _InverseCholesky(torch.autograd.Function):
         ctx.jitter = jitter
         ctx.mark_non_differentiable(L, info)
         ctx.set_materialize_grads(False)
-        return R, torch.zeros_like(R), L, info
+        return R, R.new_zeros(()).expand_as(R), L, info
 
     @staticmethod
     @once_differentiable

@@ -102,7 +102,7 @@ class VariationalGP(nn.Module):
             # Reading the outcome would stall a GPU: there the caller looks when it can afford to.
             robust = not x.is_cuda
             factor = self.basis.factor(self.covariance, self.jitter, robust, branches)
-            kept = branches.run(self.basis.kept)
+            kept = branches.run(self.basis.kept) if x.is_cuda else None
             blocks = self.basis.blocks(self.covariance, x, columns, branches)
             branches.join()
             projection = self.basis.join(self.covariance, factor, blocks, branches)

@@ -11,8 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orthogp.linalg import symmetrised
-
 # A guarded step may shrink the precision in no direction below this share of what it was.
 SMALLEST_SHARE = 0.1
 # Step sizes tried, each this share of the one before: on a GPU all of them are, every time.
@@ -110,10 +108,10 @@ def natural_step(
     """
     tau = step_size.to(v.dtype)[..., None]
     # Λ̃ ← (1−τ) Λ̃ + τ (I + 2 Σ h_n w_n w_nᵀ)
-    grad_S = symmetrised(grad_S)
-    precision = torch.lerp(q.precision, 2.0 * grad_S, tau[..., None])
+    target = _target(grad_S, v.dtype)
+    precision = torch.lerp(q.precision, target, tau[..., None])
     # η ← (1−τ) η + τ Σ (2 h_n w_nᵀ v − g_n) w_n
-    precision_mean = torch.lerp(q.precision_mean, 2.0 * _apply(grad_S, v) - grad_v, tau)
+    precision_mean = torch.lerp(q.precision_mean, _apply(target, v) - grad_v, tau)
     return WhitenedNatural(precision, precision_mean)
 
 
@@ -125,7 +123,7 @@ def safe_step_size(
     For likelihoods that are not log-concave, whose h_n may be negative. The decision is made on the
     device, latent by latent; where none helps, that latent stands still.
     """
-    target = 2.0 * symmetrised(grad_S)
+    target = _target(grad_S, precision.dtype)
     candidates = step_size.to(precision.dtype) * BACKTRACK ** torch.arange(
         BACKTRACKS, dtype=precision.dtype, device=precision.device
     )
@@ -143,6 +141,11 @@ def safe_step_size(
         if precision.device.type == "cpu" and bool(found.all()):
             break
     return chosen
+
+
+def _target(grad_S: Float[Tensor, "c b b"], dtype: torch.dtype) -> Float[Tensor, "c b b"]:
+    """Where a step of size one takes Λ̃: twice the gradient, and symmetric."""
+    return (grad_S + grad_S.mT).to(dtype)
 
 
 def _inverse(A: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ class Orthogonal(Basis):
         self.q = q
 
     def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
-        return self.q.whitened(projection.factor, kept)
+        return self.q.whitened(projection.factor, kept, projection.k.dtype)
 
     def kept(self) -> Kept | None:
         return self.q.kept()

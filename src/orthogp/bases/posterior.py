@@ -7,11 +7,12 @@ hyperparameters' gradients. With K_β + εI = L Lᵀ now, L₀ when q was last s
     unwhitened   v = T v₀         S̃ = T S̃₀ Tᵀ                 (m_β and S stand still)
     dual         η = T η₀         Λ̃ = I + T (Λ̃₀ − I) Tᵀ        (the likelihood's sites stand still)
 
-What stands still is kept by its triangular roots, S = G Gᵀ with G = L₀ S̃₀^½, so that no product
-is ever worse conditioned than the root of K_β.
+There are two ways there. A GPU has what stands still by its triangular roots, S = G Gᵀ with
+G = L₀ S̃₀^½, while K_β is still being factorised; a CPU waits for L, takes Λ̃ = T⁻ᵀ Λ̃₀ T⁻¹ and
+inverts it, which is half the work. No product is worse conditioned than the root of K_β.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -24,7 +25,6 @@ from orthogp.linalg import (
     factorise,
     log_diagonal,
     lower_product,
-    symmetrised,
     upper_product,
 )
 from orthogp.natural import WhitenedNatural, natural_step, safe_step_size
@@ -35,23 +35,26 @@ HOLD_FIXED = ("whitened", "unwhitened", "dual")
 
 @dataclass(frozen=True)
 class Whitened:
-    """q(f_β) = N(L v, L S̃ Lᵀ), in float64, differentiable in whatever is not held fixed.
+    """q(f_β) = N(L v, L S̃ Lᵀ), differentiable in whatever is not held fixed.
 
-    `info` is 0 where S̃ is positive definite; like a factor's, it stays on the device.
+    In float64, but for S̃, whose rounding nothing amplifies and which may have the model's dtype.
+    `info` is 0 where S̃ is positive definite; like a factor's, it stays on the device. `precision`
+    is S̃⁻¹ where it came up on the way, a constant.
     """
 
     v: Float[Tensor, "c b"]
     S: Float[Tensor, "c b b"]
     log_det: Float[Tensor, " c"]
     info: Int[Tensor, " c"]
+    precision: Float[Tensor, "c b b"] | None = None
 
 
 @dataclass(frozen=True)
 class Kept:
     """What stands still of q(f_β), from its parameters alone, before K_β is factorised.
 
-    Mean m, S = G Gᵀ, S⁻¹ = P Pᵀ and log|S|: of f_β when (m_β, S) is held fixed, of L⁻¹ f_β when
-    (v, S̃) is.
+    For a device that does both at once. Mean m, S = G Gᵀ, S⁻¹ = P Pᵀ and log|S|: of f_β when
+    (m_β, S) is held fixed, of L⁻¹ f_β when (v, S̃) is.
     """
 
     mean: Float[Tensor, "c b"]
@@ -111,35 +114,45 @@ class NaturalGaussian(nn.Module):
     @torch.no_grad()
     def precision_at(self, factor: Factor, kept: Kept | None = None) -> Float[Tensor, "c b b"]:
         """Λ̃ at the current K_β, given what is held fixed."""
-        if self.hold_fixed == "whitened":
-            return self.precision
-        if self.hold_fixed == "dual":
-            return self._sites(factor).precision
-        kept = self._kept(kept)
+        if kept is None or self.hold_fixed == "whitened":
+            return self._natural(factor).precision
         root = upper_product(factor.L, kept.precision_root)
         return root @ root.mT
 
-    def whitened(self, factor: Factor, kept: Kept | None = None) -> Whitened:
+    def whitened(
+        self, factor: Factor, kept: Kept | None = None, dtype: torch.dtype = torch.float64
+    ) -> Whitened:
         """(v, S̃) at the current K_β; ask for the gradients with respect to them to `step`.
 
-        `kept` is what `kept()` gives, for who has it already.
+        `kept` is what `kept()` gives, for who has it already; `dtype` is that of S̃.
         """
         if self.hold_fixed == "dual":
-            return _tracked(_from_natural(self._sites(factor)))
-        kept = self._kept(kept)
-        if self.hold_fixed == "whitened":
-            return _tracked(Whitened(kept.mean, kept.root @ kept.root.mT, kept.log_det, kept.info))
+            return _tracked(_from_natural(self._natural(factor), dtype))
         with torch.no_grad():
-            root = lower_product(factor.R, kept.root)
-            v, S = kept.mean @ factor.R.mT, root @ root.mT
-            log_det = kept.log_det + 2.0 * log_diagonal(factor.R)
-        v, S, log_det = _Follow.apply(factor.omega, v, S, log_det)  # pyright: ignore
-        return _tracked(Whitened(v, S, log_det, kept.info))
+            if kept is None:
+                q = _from_natural(self._natural(factor), dtype)
+            elif self.hold_fixed == "whitened":
+                root = kept.root.to(dtype)
+                q = Whitened(kept.mean, root @ root.mT, kept.log_det, kept.info)
+            else:
+                root = lower_product(factor.R, kept.root).to(dtype)
+                log_det = kept.log_det + 2.0 * log_diagonal(factor.R)
+                q = Whitened(kept.mean @ factor.R.mT, root @ root.mT, log_det, kept.info)
+        if self.hold_fixed == "unwhitened":
+            v, S, log_det = _Follow.apply(factor.omega, q.v, q.S, q.log_det)  # pyright: ignore
+            q = replace(q, v=v, S=S, log_det=log_det)
+        return _tracked(q)
 
-    def _kept(self, kept: Kept | None) -> Kept:
-        kept = self.kept() if kept is None else kept
-        assert kept is not None
-        return kept
+    def _natural(self, factor: Factor) -> WhitenedNatural:
+        """Λ̃ and η at the current K_β; differentiable in it where the sites stand still."""
+        if self.hold_fixed == "whitened":
+            return WhitenedNatural(self.precision, self.precision_mean)
+        if self.hold_fixed == "dual":
+            return self._sites(factor)
+        # T⁻¹, which is close to the identity: one step of the optimizer lies between L₀ and L.
+        back = lower_product(self.R, factor.L)
+        half = upper_product(back, self.precision)
+        return WhitenedNatural(upper_product(back, half.mT), self.precision_mean @ back)
 
     def _sites(self, factor: Factor) -> WhitenedNatural:
         """Λ̃ and η when the likelihood's sites stand still, differentiable in K_β."""
@@ -163,7 +176,7 @@ class NaturalGaussian(nn.Module):
 
         `log_det` is a path of its own, so these are the gradients `natural_step` asks for.
         """
-        precision = self.precision_at(factor, kept)
+        precision = self.precision_at(factor, kept) if q.precision is None else q.precision
         if guarded:
             step_size = safe_step_size(precision, grad_S, step_size)
         natural = WhitenedNatural(precision, (precision @ q.v.unsqueeze(-1)).squeeze(-1))
@@ -179,7 +192,7 @@ class NaturalGaussian(nn.Module):
         self._set(WhitenedNatural(precision, mean), factor)
 
     def _set(self, q: WhitenedNatural, factor: Factor) -> None:
-        self.precision.copy_(symmetrised(q.precision))
+        torch.add(q.precision, q.precision.mT, out=self.precision).mul_(0.5)
         self.precision_mean.copy_(q.precision_mean)
         self.L.copy_(factor.L)
         self.R.copy_(factor.R)
@@ -231,7 +244,9 @@ class FactorGaussian(nn.Module):
     def kept(self) -> None:
         """Nothing here is worth having before K_β is factorised."""
 
-    def whitened(self, factor: Factor, kept: Kept | None = None) -> Whitened:
+    def whitened(
+        self, factor: Factor, kept: Kept | None = None, dtype: torch.dtype = torch.float64
+    ) -> Whitened:
         S, log_det = self.covariance.whitened(factor)
         mean = self.mean.double()
         v = mean if self.covariance.hold_fixed == "whitened" else mean @ factor.R.mT
@@ -275,11 +290,12 @@ def definite(log_det: Float[Tensor, " c"]) -> Int[Tensor, " c"]:
     return torch.zeros_like(log_det, dtype=torch.int32)
 
 
-def _from_natural(q: WhitenedNatural) -> Whitened:
+def _from_natural(q: WhitenedNatural, dtype: torch.dtype) -> Whitened:
     factor = factorise(q.precision, jitter=0.0)
     # v past S̃, not through it: their gradients are asked for separately.
-    v, S = _solve(factor, q.precision_mean), factor.R.mT @ factor.R
-    return Whitened(v, S, 2.0 * log_diagonal(factor.R), factor.info)
+    v, R = _solve(factor, q.precision_mean), factor.R.to(dtype)
+    S = R.mT @ R
+    return Whitened(v, S, 2.0 * log_diagonal(factor.R), factor.info, q.precision.detach())
 
 
 def _solve(factor: Factor, x: Float[Tensor, "c b"]) -> Float[Tensor, "c b"]:
