@@ -79,7 +79,8 @@ def test_twenty_six_classes():
     rows = Rows(rows.x, labels)
     assert len(labels.unique()) > 15
     m = model(rows, likelihood=RobustMax(26))
-    trained(m, rows, natural_warmup=5)
+    # Rounding alone decides where steps of the default size, on so few points, end.
+    trained(m, rows, natural_warmup=5, natural_step=0.02)
 
 
 def test_rows_of_weight_zero_are_as_good_as_absent():
