@@ -155,7 +155,9 @@ def _panelled(A: Tensor, X: Tensor, factors: Callable[[int, int], tuple[Tensor, 
     height = max(SMALLEST_PANEL, -(-size // PANELS))
     if A.is_cuda or size <= height:
         return A @ X
-    out = X.new_empty(*torch.broadcast_shapes(A.shape[:-2], X.shape[:-2]), size, X.shape[-1])
+    # One may have a batch the other lacks; `torch.broadcast_shapes` takes as long as a product.
+    batch = max(A.shape[:-2], X.shape[:-2], key=len)
+    out = X.new_empty(*batch, size, X.shape[-1])
     for a in range(0, size, height):
         b = min(a + height, size)
         torch.matmul(*factors(a, b), out=out[..., a:b, :])
