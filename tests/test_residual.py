@@ -1,7 +1,5 @@
 """The three rules for a_γ."""
 
-import copy
-
 import pytest
 import torch
 
@@ -75,7 +73,7 @@ def test_every_rule_raises_the_bound(rule):
     K_perp = projected_covariance(p.covariance, p.beta, p.gamma, factor.R).detach()
     D = projected_diagonal(p.covariance, p.beta, p.gamma, factor.R)
     a = model.basis.a_gamma
-    optimizer = ScaledAdam(a, D + 1e-6, lr=1e-2)
+    optimizer = ScaledAdam(a, D + 1e-6, 1e-2)
     start = model.bound(p.x, p.y).value.item()
     for _ in range(100):
         a.grad = gradient(model, p)
@@ -95,11 +93,10 @@ def test_scaled_adam_is_adam_on_the_scaled_coefficients():
     target = torch.randn(2, 3).double()
     a = torch.nn.Parameter(torch.randn(2, 3).double())
     scaled = torch.nn.Parameter((a.detach() * D).clone())
-    ours = ScaledAdam(a, D, lr=0.01)
+    ours = ScaledAdam(a, D, 0.01)
     theirs = torch.optim.Adam([scaled], lr=0.01)
     for _ in range(50):
-        ours.zero_grad()
-        theirs.zero_grad()
+        a.grad = scaled.grad = None
         (a - target).square().sum().backward()
         (scaled / D - target).square().sum().backward()
         ours.step()
@@ -121,20 +118,6 @@ def test_refreshing_the_scale_moves_nothing_by_itself():
     optimizer.step()
     steps = (held - a.detach())[0]
     torch.testing.assert_close(steps / steps[1], torch.tensor([10.0, 1.0, 0.1]), rtol=1e-3, atol=0)
-
-
-def test_scaled_adam_state_survives_saving():
-    a = torch.nn.Parameter(torch.ones(1, 3))
-    optimizer = ScaledAdam(a, torch.tensor([1.0, 2.0, 3.0]))
-    a.grad = torch.ones(1, 3)
-    optimizer.step()
-    b = torch.nn.Parameter(a.detach().clone())
-    other = ScaledAdam(b, torch.ones(3))
-    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for p, o in ((a, optimizer), (b, other)):
-        p.grad = torch.full((1, 3), 0.5)
-        o.step()
-    assert torch.equal(a, b)
 
 
 def test_a_scale_of_the_wrong_length_is_refused():

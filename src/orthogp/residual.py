@@ -68,7 +68,7 @@ def diagonal_rule(
     return a_gamma - step_size * grad / scale
 
 
-class ScaledAdam(torch.optim.Optimizer):
+class ScaledAdam:
     """Adam on ã = scale · a with scale = D + ε: a step of lr / (D_j + ε) on a_j.
 
     The state is a itself and the moments are those of its own gradient, so that refreshing D
@@ -79,26 +79,23 @@ class ScaledAdam(torch.optim.Optimizer):
         self,
         a_gamma: torch.nn.Parameter,
         scale: Float[Tensor, " g"],
-        lr: float = 1e-3,
+        learning_rate: float | Float[Tensor, ""] = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
     ):
-        super().__init__([a_gamma], {"lr": lr, "betas": betas, "eps": eps})
-        self.state[a_gamma] = {
+        self.a_gamma, self.learning_rate, self.betas, self.eps = a_gamma, learning_rate, betas, eps
+        own = {
             "step": torch.zeros((), dtype=torch.float64, device=a_gamma.device),
             "exp_avg": torch.zeros_like(a_gamma),
             "exp_avg_sq": torch.zeros_like(a_gamma),
             "scale": torch.empty_like(a_gamma[0]),
         }
+        self.state = {a_gamma: own}
         self.set_scale(scale)
-
-    @property
-    def _parameter(self) -> torch.nn.Parameter:
-        return self.param_groups[0]["params"][0]
 
     def set_scale(self, scale: Float[Tensor, " g"]) -> None:
         """Takes a fresh D + ε."""
-        held = self.state[self._parameter]["scale"]
+        held = self.state[self.a_gamma]["scale"]
         if scale.shape != held.shape:
             raise ConfigurationError(
                 f"the scale has {scale.shape[0]} entries for {held.shape[0]} residual points"
@@ -106,14 +103,9 @@ class ScaledAdam(torch.optim.Optimizer):
         held.copy_(scale)
 
     @torch.no_grad()
-    def step(self, closure=None):  # pyright: ignore[reportIncompatibleMethodOverride]
-        if closure is not None:
-            raise ConfigurationError("ScaledAdam takes no closure; call backward before step")
-        group, a = self.param_groups[0], self._parameter
-        if a.grad is None:
-            return
-        state = self.state[a]
-        first, second = group["betas"]
+    def step(self) -> None:
+        a, state, (first, second) = self.a_gamma, self.state[self.a_gamma], self.betas
+        assert a.grad is not None
         state["step"] += 1
         state["exp_avg"].lerp_(a.grad, 1 - first)
         state["exp_avg_sq"].mul_(second).addcmul_(a.grad, a.grad, value=1 - second)
@@ -122,4 +114,4 @@ class ScaledAdam(torch.optim.Optimizer):
         spread = (state["exp_avg_sq"] / (1 - second ** state["step"]).to(a.dtype)).sqrt_()
         scale = state["scale"]
         # ∂ℒ/∂ã = ∂ℒ/∂a / D, so Adam's eps on ã is eps · D on a.
-        a.sub_(group["lr"] * mean / scale / (spread + group["eps"] * scale))
+        a.sub_(self.learning_rate * mean / scale / (spread + self.eps * scale))

@@ -4,7 +4,6 @@ Nothing here reads a tensor's value on the host. On CUDA the step is captured on
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from orthogp.residual import (
     projected_diagonal,
 )
 from orthogp.team import Team
+from orthogp.training.adam import Adam
 from orthogp.training.config import TrainingConfig
 
 WARMUP_STEPS = 3
@@ -95,7 +95,7 @@ class Step:
                 "residual points has such a rule"
             )
         self.parameters = chosen
-        self.adam = _primed_adam(chosen, self.rates[0]) if chosen else None
+        self.adam = Adam(chosen, self.rates[0]) if chosen else None
         self.residual_adam, self.scale, self.projected = None, None, None
         if self.a_gamma is not None:
             ones = torch.ones_like(self.a_gamma[0])
@@ -104,8 +104,7 @@ class Step:
             elif config.residual_rule == "diagonal":
                 self.scale = ones
             else:
-                self.residual_adam = ScaledAdam(self.a_gamma, ones)
-                self.residual_adam.param_groups[0]["lr"] = self.rates[2]
+                self.residual_adam = ScaledAdam(self.a_gamma, ones, self.rates[2])
 
     @torch.no_grad()
     def refresh(self) -> None:
@@ -268,8 +267,8 @@ class Step:
         for label, optimizer in (("adam", self.adam), ("residual", self.residual_adam)):
             if optimizer is None:
                 continue
-            for k, parameter in enumerate(optimizer.param_groups[0]["params"]):
-                for key, value in optimizer.state[parameter].items():
+            for k, state in enumerate(optimizer.state.values()):
+                for key, value in state.items():
                     found[f"{label}.{k}.{key}"] = value
         if self.scale is not None:
             found["scale"] = self.scale
@@ -287,16 +286,3 @@ class Step:
             value.copy_(state[name])
         self.total.zero_()
         self.failed.zero_()
-
-
-def _primed_adam(parameters: list[Any], learning_rate: Tensor) -> torch.optim.Adam:
-    """Adam with its state already made, so that a graph can hold it and a file can fill it."""
-    capturable = learning_rate.is_cuda
-    adam = torch.optim.Adam(parameters, lr=learning_rate, fused=True, capturable=capturable)
-    for parameter in parameters:
-        parameter.grad = torch.zeros_like(parameter)
-    adam.step()
-    for parameter in parameters:
-        adam.state[parameter]["step"].zero_()
-        parameter.grad = None
-    return adam

@@ -1,0 +1,42 @@
+"""Our Adam takes the very steps of torch's own."""
+
+import subprocess
+import sys
+
+import torch
+
+from orthogp.training.adam import Adam
+
+
+def test_the_steps_are_those_of_torch():
+    rng = torch.Generator().manual_seed(0)
+    shapes = [((3, 4), torch.float32), ((5,), torch.float64), ((), torch.float32)]
+    start = [torch.randn(shape, generator=rng).to(dtype) for shape, dtype in shapes]
+    ours = [torch.nn.Parameter(t.clone()) for t in start]
+    theirs = [torch.nn.Parameter(t.clone()) for t in start]
+    rate = torch.tensor(0.1)
+    adam, reference = Adam(ours, rate), torch.optim.Adam(theirs, lr=rate, fused=True)
+    for k in range(30):
+        rate.fill_(0.1 / (1 + k))
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn(one.shape, generator=rng).to(one.dtype)
+            other.grad = one.grad.clone()
+        adam.step()
+        reference.step()
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one, other)
+        for key, value in reference.state[other].items():
+            assert torch.equal(adam.state[one][key], value)
+
+
+def test_a_fit_imports_no_compiler():
+    code = (
+        "import sys, numpy as np; from orthogp import OrthogonalGPRegressor as R;"
+        "x = np.random.default_rng(0).normal(size=(60, 2));"
+        "R(8, 8, max_steps=3, random_state=0).fit(x, x[:, 0]);"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert told.stdout.strip() == "False"
