@@ -150,8 +150,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="unwhitened q left whitened",
         file="orthogp/bases/posterior.py",
-        find="root = lower_product(factor.R, kept.root)",
-        replace="root = lower_product(self.R, kept.root)",
+        find="back = lower_product(self.R, factor.L)",
+        replace="back = lower_product(self.R, self.L)",
         tests=("tests/test_bases.py::test_what_is_held_fixed_stands_still_when_the_kernel_moves",),
     ),
     Mutant(
@@ -183,7 +183,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a resumed run that draws other rows",
         file="orthogp/training/run.py",
-        find='        self.sampler.restore(state["rows"])\n',
+        find="        self.feed.restore(state.rows)\n",
         replace="",
         tests=("tests/test_resume.py::test_every_method_resumes_exactly",),
     ),
