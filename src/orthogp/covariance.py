@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 
 import gpytorch
 import torch
@@ -144,6 +144,22 @@ class Covariance(nn.Module):
             total = part if total is None else total + part
         assert total is not None
         return total
+
+    def own_block(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
+        """K_xx; what comes back as its gradient must be symmetric.
+
+        A point's share as a row is then its share as a column, and one of them is enough.
+        """
+        if self.terms is None:
+            return self._generic_block(x, x)
+        compiled = radial.compiled_for(x)
+        if compiled is not None:
+            terms = self._reading().sum(x.dtype)
+            sides = radial.one_sided(x)
+            return compiled.Block.apply(*sides, terms.inverse, terms.scale, terms.families)
+        groups = self._reading().groups(x.dtype)
+        parts = [radial.own_block(g.inputs(x), g.rho, g.scale, g.families) for g in groups]
+        return reduce(torch.add, parts)
 
     def diagonal(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """k(x_i, x_i) for every row."""

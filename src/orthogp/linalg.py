@@ -45,7 +45,9 @@ class Factor:
     @property
     def K(self) -> Float[Tensor, "*c b b"]:
         """K + εI."""
-        return add_jitter(self.without_jitter, self.jitter)
+        K = self.without_jitter
+        # For the gradient alone, which `Covariance.own_block` wants symmetric.
+        return add_jitter(0.5 * (K + K.mT), self.jitter)
 
     def whiten(self, x: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
         """R x = L⁻¹ x, in the dtype of x."""
@@ -105,7 +107,8 @@ def invert_lower(L: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
     width = math.ceil(size / 2**levels)
     padding = width * 2**levels - size
     if padding:
-        L = torch.nn.functional.pad(L, (0, padding, 0, padding))
+        # As it comes, column by column.
+        L = torch.nn.functional.pad(L.mT, (0, padding, 0, padding)).mT
         L.diagonal(dim1=-2, dim2=-1)[..., size:].fill_(1.0)
     R = torch.zeros_like(L)
     blocks = diagonal_blocks(L, width).contiguous()
@@ -173,7 +176,8 @@ class _InverseCholesky(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, K, jitter):
-        L, info = torch.linalg.cholesky_ex(add_jitter(K, jitter))
+        # The transpose is the same matrix, laid out as LAPACK wants it.
+        L, info = torch.linalg.cholesky_ex(add_jitter(K, jitter).mT)
         R = invert_lower(L)
         ctx.save_for_backward(R)
         ctx.jitter = jitter

@@ -15,7 +15,6 @@ from orthogp.bases import (
     Decoupled,
     FactorGaussian,
     Hybrid,
-    Kept,
     NaturalGaussian,
     Orthogonal,
     Predictor,
@@ -42,7 +41,7 @@ class Bound:
     kl: Float[Tensor, ""]
     q: Whitened
     factor: Factor
-    kept: Kept | None
+    kept: Factor | None
 
     @property
     def failures(self) -> Bool[Tensor, "3"]:

@@ -100,18 +100,20 @@ def natural_step(
     grad_v: Float[Tensor, "c b"],
     grad_S: Float[Tensor, "c b b"],
     step_size: Float[Tensor, "*c"],
+    out: WhitenedNatural | None = None,
 ) -> WhitenedNatural:
     """One step of size τ on ℒ [OD18, eq. 16b, eq. 16c].
 
     `grad_v` is ∂ℒ/∂v; `grad_S` is ∂ℒ/∂S̃ less the entropy's part −½Λ̃, that is ½I + Σ h_n w_n w_nᵀ,
-    so that nothing is differentiated through S̃⁻¹.
+    so that nothing is differentiated through S̃⁻¹. `out` may be q itself.
     """
     tau = step_size.to(v.dtype)[..., None]
     # Λ̃ ← (1−τ) Λ̃ + τ (I + 2 Σ h_n w_n w_nᵀ)
     target = _target(grad_S, v.dtype)
-    precision = torch.lerp(q.precision, target, tau[..., None])
+    precision = torch.lerp(q.precision, target, tau[..., None], out=out and out.precision)
     # η ← (1−τ) η + τ Σ (2 h_n w_nᵀ v − g_n) w_n
-    precision_mean = torch.lerp(q.precision_mean, _apply(target, v) - grad_v, tau)
+    change = _apply(target, v) - grad_v
+    precision_mean = torch.lerp(q.precision_mean, change, tau, out=out and out.precision_mean)
     return WhitenedNatural(precision, precision_mean)
 
 

@@ -1,18 +1,13 @@
-"""One file a basis; `base` has what they share, `posterior` the coordinates of q(f_β)."""
+"""One file a basis; `base` has what they share, `posterior` the coordinates of
+q(f_β), `factored` what Adam moves of it."""
 
-from orthogp.bases.base import Basis, Projection, full_covariance, marginals
+from orthogp.bases.base import Basis, Projection, marginals
 from orthogp.bases.coupled import Coupled
 from orthogp.bases.decoupled import Decoupled, DecoupledS
+from orthogp.bases.factored import CovarianceFactor, FactorGaussian
 from orthogp.bases.hybrid import Hybrid
 from orthogp.bases.orthogonal import Orthogonal
-from orthogp.bases.posterior import (
-    HOLD_FIXED,
-    CovarianceFactor,
-    FactorGaussian,
-    Kept,
-    NaturalGaussian,
-    Whitened,
-)
+from orthogp.bases.posterior import HOLD_FIXED, NaturalGaussian, Whitened
 from orthogp.bases.predictor import Predictor, condense
 
 BASES = {"coupled": Coupled, "decoupled": Decoupled, "hybrid": Hybrid, "orthogonal": Orthogonal}
@@ -27,13 +22,11 @@ __all__ = [
     "DecoupledS",
     "FactorGaussian",
     "Hybrid",
-    "Kept",
     "NaturalGaussian",
     "Orthogonal",
     "Predictor",
     "Projection",
     "Whitened",
     "condense",
-    "full_covariance",
     "marginals",
 ]

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from orthogp.bases.posterior import Kept, Whitened
+from orthogp.bases.posterior import Whitened
 from orthogp.bases.shards import Shards
 from orthogp.branches import Branches
 from orthogp.covariance import Covariance
@@ -76,11 +76,11 @@ class Basis(nn.Module, ABC):
         return self.a_gamma.shape[0]
 
     @abstractmethod
-    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
+    def coefficients(self, projection: Projection, kept: Factor | None = None) -> Whitened:
         """(ν, S̃) from this basis's own parameters; `kept` is what `kept()` gave."""
 
-    def kept(self) -> Kept | None:
-        """What of q(f_β) can be had before K_β is factorised."""
+    def kept(self) -> Factor | None:
+        """What of q(f_β) can be factorised beside K_β."""
         return None
 
     def factor(
@@ -99,7 +99,7 @@ class Basis(nn.Module, ABC):
         beta = self.beta.double().view_as(self.beta)
 
         def work() -> Factor:
-            K_b = covariance.block(beta, beta)
+            K_b = covariance.own_block(beta)
             return factorise_robustly(K_b, jitter) if robust else factorise(K_b, jitter)
 
         if branches is None:
@@ -174,8 +174,7 @@ class Basis(nn.Module, ABC):
     def kl(self, covariance: Covariance, projection: Projection, q: Whitened) -> Float[Tensor, ""]:
         """KL(q‖p), exact when the projection has no columns, else its unbiased estimate."""
         energy = self._residual_energy(covariance, projection)
-        trace = q.S.diagonal(dim1=-2, dim2=-1).sum(-1)
-        parts = energy + q.v.square().sum(-1) + trace - q.log_det - q.v.shape[-1]
+        parts = energy + q.v.square().sum(-1) + q.trace - q.log_det - q.v.shape[-1]
         return 0.5 * parts.sum()
 
     def _residual_energy(self, covariance: Covariance, p: Projection) -> Float[Tensor, " c"]:
@@ -198,36 +197,31 @@ class Basis(nn.Module, ABC):
 def marginals(p: Projection, q: Whitened) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
     """Mean and variance of q(f) at every row, for every latent function."""
     # m(x) = w_xᵀ (ν − u) + k_xγ a_γ and s(x) = k_xx + w_xᵀ (S̃ − I) w_x
-    mean, change = _Marginals.apply(p.k, p.factor.omega, q.v - p.u, q.S, p.factor.R.detach())  # pyright: ignore
+    mean, change = _Marginals.apply(  # pyright: ignore
+        p.k, p.factor.omega, q.v - p.u, q.S, p.factor.R.detach(), q.follows
+    )
     variance = p.prior_variance + change
     # Rounding can leave a variance below zero at a row that coincides with a point of β.
     return mean + p.gamma_part, torch.maximum(variance, 1e-10 * p.prior_variance.detach())
-
-
-def full_covariance(
-    covariance: Covariance, x: Float[Tensor, "n d"], p: Projection, q: Whitened
-) -> Float[Tensor, "c n n"]:
-    """The covariance of q(f) between all rows of x."""
-    w, S = p.w, q.S.to(p.k.dtype)
-    return covariance.block(x, x) - w.mT @ w + w.mT @ S @ w
 
 
 class _Marginals(torch.autograd.Function):
     """(k_βx, ν − u, S̃) ↦ w_xᵀ (ν − u) and w_xᵀ (S̃ − I) w_x with w = R k; S̃ is symmetric.
 
     H_c = Σ_n h_n w_n w_nᵀ, the statistic of the natural step, serves the gradient of R as well:
-    with w̄ = (ν − u) gᵀ + 2 (S̃ − I) w h,  Ω̄ = w̄ wᵀ = (ν − u) (w g)ᵀ + 2 (S̃ − I) H.
+    with w̄ = (ν − u) gᵀ + 2 (S̃ − I) w h,  Ω̄ = w̄ wᵀ = (ν − u) (w g)ᵀ + 2 (S̃ − I) H. Where S̃
+    `follows` R, dS̃ = Ω S̃ + S̃ Ωᵀ adds 2 H S̃, whose transpose is S̃ H.
     """
 
     @staticmethod
-    def forward(ctx, k, omega, weights, S, R):
+    def forward(ctx, k, omega, weights, S, R, follows):
         R, weights = R.to(k.dtype), weights.to(k.dtype)
         excess = S.to(k.dtype, copy=True)
         excess.diagonal(dim1=-2, dim2=-1).sub_(1.0)
         w = R @ k
         half = excess @ w
         ctx.save_for_backward(R, w, weights, excess, half)
-        ctx.wide = S.dtype
+        ctx.wide, ctx.S_dtype, ctx.follows = omega.dtype, S.dtype, follows
         return weights @ w, (half * w).sum(-2)
 
     @staticmethod
@@ -239,11 +233,16 @@ class _Marginals(torch.autograd.Function):
         H = (h.unsqueeze(-2) * w) @ w.mT
         grad_w = _total(half * h.unsqueeze(-2)).addmm_(weights.mT, g, beta=2.0)
         latents, size = weights.shape
-        if latents * size <= w.shape[1]:
-            omega = _total(excess @ H).addmm_(weights.mT, grad_weights, beta=2.0)
+        if ctx.follows or latents * size <= w.shape[1]:
+            product = _total(excess @ H)
+            if ctx.follows:
+                product = product + (product + _total(H)).mT
+            omega = product.addmm_(weights.mT, grad_weights, beta=2.0)
         else:
             omega = grad_w @ w.mT
-        return R.mT @ grad_w, omega.to(ctx.wide), grad_weights.to(ctx.wide), H.to(ctx.wide), None
+        wide = ctx.wide
+        grads = R.mT @ grad_w, omega.to(wide), grad_weights.to(wide), H.to(ctx.S_dtype)
+        return *grads, None, None
 
 
 def _total(parts: Float[Tensor, "c *shape"]) -> Float[Tensor, "*shape"]:

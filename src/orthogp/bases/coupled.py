@@ -4,7 +4,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orthogp.bases.base import Basis, Projection
-from orthogp.bases.posterior import FactorGaussian, Kept, NaturalGaussian, Whitened
+from orthogp.bases.factored import FactorGaussian
+from orthogp.bases.posterior import NaturalGaussian, Whitened
+from orthogp.linalg import Factor
 
 
 class Coupled(Basis):
@@ -14,10 +16,10 @@ class Coupled(Basis):
         super().__init__(beta, beta[:0], num_latents_of(q))
         self.q = q
 
-    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
+    def coefficients(self, projection: Projection, kept: Factor | None = None) -> Whitened:
         return self.q.whitened(projection.factor, kept, projection.k.dtype)
 
-    def kept(self) -> Kept | None:
+    def kept(self) -> Factor | None:
         return self.q.kept()
 
 

@@ -4,7 +4,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orthogp.bases.base import Basis, Projection
-from orthogp.bases.posterior import FactorGaussian, Kept, Whitened
+from orthogp.bases.factored import FactorGaussian
+from orthogp.bases.posterior import Whitened
+from orthogp.linalg import Factor
 
 
 class Hybrid(Basis):
@@ -14,6 +16,6 @@ class Hybrid(Basis):
         super().__init__(beta, gamma, q.mean.shape[0])
         self.q = q
 
-    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
+    def coefficients(self, projection: Projection, kept: Factor | None = None) -> Whitened:
         q = self.q.whitened(projection.factor)
         return Whitened(q.v + projection.u, q.S, q.log_det, q.info)

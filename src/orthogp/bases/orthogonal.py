@@ -5,7 +5,9 @@ from torch import Tensor
 
 from orthogp.bases.base import Basis, Projection
 from orthogp.bases.coupled import num_latents_of
-from orthogp.bases.posterior import FactorGaussian, Kept, NaturalGaussian, Whitened
+from orthogp.bases.factored import FactorGaussian
+from orthogp.bases.posterior import NaturalGaussian, Whitened
+from orthogp.linalg import Factor
 
 
 class Orthogonal(Basis):
@@ -20,8 +22,8 @@ class Orthogonal(Basis):
         super().__init__(beta, gamma, num_latents_of(q))
         self.q = q
 
-    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
+    def coefficients(self, projection: Projection, kept: Factor | None = None) -> Whitened:
         return self.q.whitened(projection.factor, kept, projection.k.dtype)
 
-    def kept(self) -> Kept | None:
+    def kept(self) -> Factor | None:
         return self.q.kept()

@@ -12,7 +12,7 @@ from torch import Tensor
 from orthogp.radial import tiled
 from orthogp.radial.tiled import FAMILIES
 
-__all__ = ["FAMILIES", "block", "compiled_for", "matvec"]
+__all__ = ["FAMILIES", "block", "compiled_for", "matvec", "one_sided", "own_block"]
 
 
 def block(
@@ -24,6 +24,34 @@ def block(
 ) -> Float[Tensor, "n m"]:
     """K_xz, O(n m (d + k)) operations."""
     return _backend(x).Block.apply(x, z, rho, scale, families)  # pyright: ignore[reportReturnType]
+
+
+def own_block(
+    x: Float[Tensor, "n d"],
+    rho: Float[Tensor, " k"],
+    scale: Float[Tensor, " k"],
+    families: tuple[str, ...],
+) -> Float[Tensor, "n n"]:
+    """K_xx, for gradients that are symmetric."""
+    backend = _backend(x)
+    # Plain torch takes distances by products, and those of a point to itself are exact only there.
+    sides = (x, x) if backend is tiled else one_sided(x)
+    return backend.Block.apply(*sides, rho, scale, families)  # pyright: ignore[reportReturnType]
+
+
+def one_sided(x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
+    """x as the rows of K_xx, with twice the gradient, and as its columns, with none."""
+    return _TwiceGradient.apply(x), x.detach()  # pyright: ignore[reportReturnType]
+
+
+class _TwiceGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, *grad_outputs):
+        return 2.0 * grad_outputs[0]
 
 
 def matvec(

@@ -27,8 +27,10 @@ from orthogp.training.config import TrainingConfig
 WARMUP_STEPS = 3
 # A bound this many times its first size, or nats a row, below its first value will not come back.
 DIVERGED = 10.0
-# A KL this many nats a row below zero is no estimate's noise: rounding has taken over.
+# A KL this many nats a row below zero, on average over the last steps, has been lost to rounding.
+# One estimate alone may well be negative: with few columns its noise can be as large as the KL.
 NEGATIVE_KL = 1.0
+KL_MEMORY = 32
 # What a step may find wrong, in the order of `Bound.failures`, and then what the step itself sees.
 CAUSES = (
     "the covariance of the inducing points could not be factorised",
@@ -64,6 +66,7 @@ class Step:
         # Learning rate, τ and the γ rule's rate, in the dtype that fused optimizers read.
         self.rates = torch.zeros(3, dtype=torch.float32, device=device)
         self.total = torch.zeros((), dtype=torch.float64, device=device)
+        self.mean_kl = torch.zeros_like(self.total)
         self.failed = torch.zeros(len(CAUSES), dtype=torch.bool, device=device)
         # The bound of the first step ever and of the last one, to tell a run that diverges.
         self.first = torch.full_like(self.total, torch.nan)
@@ -138,12 +141,17 @@ class Step:
         )
         moved = self.parameters if self.a_gamma is None else [*self.parameters, self.a_gamma]
         wanted = moved if self.natural is None else [bound.q.v, bound.q.S, *moved]
-        value, grads = self._differentiated(bound, wanted)
         branches = Branches(self.rates.device)
-        if self.natural is not None:
-            natural, guarded = self.natural, not self.model.likelihood.log_concave
+        natural, restated = self.natural, bound.kept is not None
+        if natural is not None and restated:
+            # Beside the backward pass, which reads nothing of what q is kept by.
+            branches.run(lambda: natural.restate(bound.factor, bound.q, bound.kept))
+        value, grads = self._differentiated(bound, wanted)
+        branches.join()
+        if natural is not None:
             grad_v, grad_S, *grads = grads
-            args = bound.factor, bound.q, grad_v, grad_S, self.rates[1], guarded, bound.kept
+            guarded = not self.model.likelihood.log_concave
+            args = bound.factor, bound.q, grad_v, grad_S, self.rates[1], guarded, restated
             branches.run(lambda: natural.step(*args))
         for parameter, grad in zip(moved, grads, strict=True):
             parameter.grad = grad
@@ -157,7 +165,8 @@ class Step:
         self.total += value
         self.latest.copy_(value)
         self.first.copy_(torch.where(self.first.isnan(), value, self.first))
-        lost = bound.kl.detach() < -NEGATIVE_KL * self.num_rows
+        self.mean_kl.lerp_(bound.kl.detach(), 1.0 / KL_MEMORY)
+        lost = self.mean_kl < -NEGATIVE_KL * self.num_rows
         found = torch.cat([bound.failures, torch.stack([~norms.isfinite(), lost])])
         # The first to fail names the cause; what fails after it is its consequence.
         self.failed |= found & ~self.failed.any()
@@ -284,5 +293,5 @@ class Step:
         """Writes a snapshot back in place, so that a captured step goes on from it."""
         for name, value in self.tensors().items():
             value.copy_(state[name])
-        self.total.zero_()
-        self.failed.zero_()
+        for seen in (self.total, self.mean_kl, self.failed):
+            seen.zero_()
