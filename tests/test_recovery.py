@@ -14,6 +14,7 @@ from orthogp.model import VariationalGP
 from orthogp.training import Rows, fit, full_bound
 from orthogp.training.batches import ColumnSampler, Sampler
 from orthogp.training.run import Run
+from orthogp.training.step import CAUSES
 from runs import contents, data, finite, model, same, settings, single_step
 
 
@@ -28,13 +29,13 @@ def spoil_bound(monkeypatch, *calls):
     monkeypatch.setattr(VariationalGP, "bound", spoiled)
 
 
-def spoil_kl(monkeypatch, *calls):
+def spoil_kl(monkeypatch, *calls, by=1e6):
     """Makes the KL what cancellation in float32 can make of it, at these calls of the bound."""
     bound, count = VariationalGP.bound, iter(range(1, 10**6))
 
     def spoiled(self, *args, **kwargs):
         found = bound(self, *args, **kwargs)
-        return replace(found, kl=found.kl - 1e6) if next(count) in calls else found
+        return replace(found, kl=found.kl - by) if next(count) in calls else found
 
     monkeypatch.setattr(VariationalGP, "bound", spoiled)
 
@@ -87,6 +88,16 @@ def test_one_bad_value_costs_one_chunk(monkeypatch, spoil, cause, dtype):
     assert taus == pytest.approx([1, 0.25, 0.25, 0.25])
     rates = [row.learning_rate / config.learning_rate for row in result.history]
     assert rates == pytest.approx([1, 0.5, 0.5, 0.5])
+
+
+@pytest.mark.parametrize(("calls", "lost"), [([8], False), (range(6, 100), True)])
+def test_a_negative_kl_is_a_fault_where_it_stays(monkeypatch, calls, lost):
+    """One estimate from a few columns is noise; all of the last steps together are not."""
+    rows = data()
+    spoil_kl(monkeypatch, *calls, by=8.0 * len(rows))
+    run = Run(model(rows), rows, settings(), None, (), None, 30.0)
+    _, fault = run.chunk(50)
+    assert (fault == CAUSES[-1]) if lost else fault is None
 
 
 def test_a_chunk_that_failed_draws_its_rows_and_columns_again(monkeypatch):

@@ -13,7 +13,8 @@ T = TypeVar("T")
 class Branches:
     """Runs work beside what follows it, until `join`; on a CPU it simply runs.
 
-    The backward pass of a branch runs in its stream too. What a branch made may be used after
+    Of what waits for a place on the device, branches come first unless they are `patient`. The
+    backward pass of a branch runs in its stream too. What a branch made may be used after
     `join` and dropped at any time: the next branch waits for everything before it.
     """
 
@@ -22,11 +23,11 @@ class Branches:
         self._beside = beside and device.type == "cuda"
         self._open: list[torch.cuda.Stream] = []
 
-    def run(self, work: Callable[[], T], *reads: Tensor) -> T:
+    def run(self, work: Callable[[], T], *reads: Tensor, patient: bool = False) -> T:
         """`reads` are those tensors made by the caller that the work or its backward pass reads."""
         if not self._beside:
             return work()
-        stream = _stream(self._device, len(self._open))
+        stream = _stream(self._device, len(self._open), patient)
         self._open.append(stream)
         stream.wait_stream(torch.cuda.current_stream(self._device))
         for tensor in reads:
@@ -41,5 +42,10 @@ class Branches:
 
 
 @cache
-def _stream(device: torch.device, index: int) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)
+def _stream(device: torch.device, index: int, patient: bool) -> torch.cuda.Stream:
+    return urgent_stream(device) if not patient else torch.cuda.Stream(device)
+
+
+def urgent_stream(device: torch.device) -> torch.cuda.Stream:
+    """One whose kernels are not kept waiting by those of a plain stream."""
+    return torch.cuda.Stream(device, priority=-1)

@@ -21,7 +21,7 @@ MAX_ATTEMPTS = 6
 # Triangular blocks up to this width are solved at once on a GPU.
 LARGEST_SOLVE = 64
 # A triangle is multiplied in about so many panels of rows, unless they would be too low to pay.
-PANELS, SMALLEST_PANEL = 4, 64
+PANELS, SMALLEST_PANEL = {"cpu": 4, "cuda": 2}, {"cpu": 64, "cuda": 512}
 
 
 @dataclass(frozen=True)
@@ -138,10 +138,20 @@ def log_diagonal(A: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c"]:
     return A.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
 
+def total(parts: Float[Tensor, "c *shape"]) -> Float[Tensor, "*shape"]:
+    """The sum over the first axis, without a pass over the data where there is one part only."""
+    return parts[0] if parts.shape[0] == 1 else parts.sum(0)
+
+
 def lower_product(
-    A: Float[Tensor, "*#c b b"], X: Float[Tensor, "*#c b n"]
+    A: Float[Tensor, "*#c b b"], X: Float[Tensor, "*#c b n"], lower: bool = False
 ) -> Float[Tensor, "*c b n"]:
-    """A X of a lower triangular A; on a CPU without most of the products with its zeros."""
+    """A X of a lower triangular A, without many of the products with its zeros.
+
+    With `lower` X is lower triangular too, and so is A X.
+    """
+    if lower:
+        return _panelled(A, X, lambda a, b: (A[..., a:b, :b], X[..., :b, :b]))
     return _panelled(A, X, lambda a, b: (A[..., a:b, :b], X[..., :b, :]))
 
 
@@ -152,18 +162,26 @@ def upper_product(
     return _panelled(A.mT, X, lambda a, b: (A[..., a:, a:b].mT, X[..., a:, :]))
 
 
+def panel_height(A: Tensor) -> int:
+    """How many rows of a triangle are multiplied at a time."""
+    kind = "cuda" if A.is_cuda else "cpu"
+    return max(SMALLEST_PANEL[kind], -(-A.shape[-1] // PANELS[kind]))
+
+
 def _panelled(A: Tensor, X: Tensor, factors: Callable[[int, int], tuple[Tensor, Tensor]]) -> Tensor:
     """A X by panels of rows; `factors` are what matters for rows a to b."""
-    size = A.shape[-1]
-    height = max(SMALLEST_PANEL, -(-size // PANELS))
-    if A.is_cuda or size <= height:
+    size, height = A.shape[-1], panel_height(A)
+    if size <= height:
         return A @ X
     # One may have a batch the other lacks; `torch.broadcast_shapes` takes as long as a product.
     batch = max(A.shape[:-2], X.shape[:-2], key=len)
     out = X.new_empty(*batch, size, X.shape[-1])
     for a in range(0, size, height):
         b = min(a + height, size)
-        torch.matmul(*factors(a, b), out=out[..., a:b, :])
+        left, right = factors(a, b)
+        width = right.shape[-1]
+        torch.matmul(left, right, out=out[..., a:b, :width])
+        out[..., a:b, width:].zero_()
     return out
 
 
@@ -197,7 +215,7 @@ class _InverseCholesky(torch.autograd.Function):
             return None, None
         phi = omega.tril()
         phi.diagonal(dim1=-2, dim2=-1).mul_(0.5)
-        half = upper_product(R, lower_product(phi, R))
+        half = upper_product(R, lower_product(phi, R, lower=True))
         grad = (half + half.mT).mul_(-0.5)
         # ε = jitter · mean diag K
         diagonal = grad.diagonal(dim1=-2, dim2=-1)

@@ -23,7 +23,7 @@ from orthogp.bases.shards import Shards
 from orthogp.branches import Branches
 from orthogp.covariance import Covariance
 from orthogp.errors import ConfigurationError
-from orthogp.linalg import Factor, factorise, factorise_robustly
+from orthogp.linalg import Factor, factorise, factorise_robustly, total
 
 
 @dataclass(frozen=True)
@@ -231,20 +231,15 @@ class _Marginals(torch.autograd.Function):
         R, w, weights, excess, half = ctx.saved_tensors
         grad_weights = g @ w.mT
         H = (h.unsqueeze(-2) * w) @ w.mT
-        grad_w = _total(half * h.unsqueeze(-2)).addmm_(weights.mT, g, beta=2.0)
+        grad_w = total(half * h.unsqueeze(-2)).addmm_(weights.mT, g, beta=2.0)
         latents, size = weights.shape
         if ctx.follows or latents * size <= w.shape[1]:
-            product = _total(excess @ H)
+            product = total(excess @ H)
             if ctx.follows:
-                product = product + (product + _total(H)).mT
+                product = product + (product + total(H)).mT
             omega = product.addmm_(weights.mT, grad_weights, beta=2.0)
         else:
             omega = grad_w @ w.mT
         wide = ctx.wide
         grads = R.mT @ grad_w, omega.to(wide), grad_weights.to(wide), H.to(ctx.S_dtype)
         return *grads, None, None
-
-
-def _total(parts: Float[Tensor, "c *shape"]) -> Float[Tensor, "*shape"]:
-    """The sum over latent functions, without a pass over the data where there is one only."""
-    return parts[0] if parts.shape[0] == 1 else parts.sum(0)

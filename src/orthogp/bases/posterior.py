@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from orthogp.errors import ConfigurationError
-from orthogp.linalg import Factor, factorise, log_diagonal, lower_product, upper_product
+from orthogp.linalg import Factor, factorise, log_diagonal, lower_product, total, upper_product
 from orthogp.natural import WhitenedNatural, natural_step, safe_step_size
 
 # What stands still while the kernel and β move.
@@ -121,7 +121,7 @@ class NaturalGaussian(nn.Module):
     def _from_kept(self, kept: Factor, factor: Factor, dtype: torch.dtype) -> Whitened:
         v, root, log_det = _solve(kept, self.precision_mean), kept.R.mT, 2.0 * log_diagonal(kept.R)
         if self.hold_fixed == "unwhitened":
-            T = lower_product(factor.R, self.L)
+            T = lower_product(factor.R, self.L, lower=True)
             v, root = v @ T.mT, lower_product(T, root)
             log_det = log_det + 2.0 * log_diagonal(T)
         root = root.to(dtype)
@@ -139,7 +139,7 @@ class NaturalGaussian(nn.Module):
 
     def _back(self, factor: Factor) -> Float[Tensor, "b b"]:
         """T⁻¹."""
-        return lower_product(self.R, factor.L)
+        return lower_product(self.R, factor.L, lower=True)
 
     def _sites(self, factor: Factor) -> WhitenedNatural:
         """Λ̃ and η when the likelihood's sites stand still, differentiable in K_β."""
@@ -216,7 +216,8 @@ class _Follow(torch.autograd.Function):
     def backward(ctx, *grad_outputs):
         grad_v, grad_log_det, grad_trace = grad_outputs
         v, S = ctx.saved_tensors
-        omega = torch.tensordot(2.0 * grad_trace, S, 1).to(v.dtype).addmm_(grad_v.mT, v)
+        weighted = S * (2.0 * grad_trace[:, None, None])
+        omega = total(weighted).to(v.dtype).addmm_(grad_v.mT, v)
         omega.diagonal().add_(2.0 * grad_log_det.sum())
         grad_S = torch.diag_embed(grad_trace.unsqueeze(-1).expand(S.shape[:-1]))
         return omega, None, grad_S, None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from orthogp.bases.base import Basis
 from orthogp.covariance import Covariance
-from orthogp.linalg import PANELS, SMALLEST_PANEL
+from orthogp.linalg import panel_height
 
 # A share of the prior variance that rounding alone can make of nothing.
 NEGLIGIBLE = 1e-12
@@ -57,7 +57,7 @@ class Predictor:
 
     def _panels(self) -> Iterator[tuple[slice, int]]:
         """Rows of Z, and how many columns are zero in all of them."""
-        height = max(SMALLEST_PANEL, -(-self.Z.shape[-1] // PANELS))
+        height = panel_height(self.Z)
         for start, stop in ((0, self.lowered), (self.lowered, self.Z.shape[-2])):
             for first in range(start, stop, height):
                 yield slice(first, min(first + height, stop)), first - start

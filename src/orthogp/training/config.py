@@ -8,7 +8,9 @@ from orthogp.errors import ConfigurationError
 
 # Below this many γ the exact KL costs less than half of what the batch itself costs.
 EXACT_KL_UP_TO = 512
-SAMPLED_COLUMNS = 64
+# Of more, the paper's share, 64 of 700: a smaller one leaves the gradients of a_γ and γ to chance.
+# Never more than a usual batch has rows, so that time stays linear in |γ|.
+FEWEST_COLUMNS, COLUMN_SHARE, MOST_COLUMNS = 64, 64 / 700, 1024
 FIRST_NATURAL_STEP = 1e-5
 SCHEDULES = ("constant", "cosine")
 RULES = ("adam", "diagonal", "exact")
@@ -74,7 +76,10 @@ class TrainingConfig:
     def columns(self, num_residual: int) -> int | None:
         """How many γ estimate the KL in a step, None for all of them."""
         if self.kl_columns == "auto":
-            return None if num_residual <= EXACT_KL_UP_TO else SAMPLED_COLUMNS
+            if num_residual <= EXACT_KL_UP_TO:
+                return None
+            share = round(COLUMN_SHARE * num_residual)
+            return min(MOST_COLUMNS, max(FEWEST_COLUMNS, share))
         if self.kl_columns is None:
             return None
         return None if int(self.kl_columns) >= num_residual else int(self.kl_columns)

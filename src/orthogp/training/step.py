@@ -4,12 +4,13 @@ Nothing here reads a tensor's value on the host. On CUDA the step is captured on
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from orthogp.bases import NaturalGaussian, Orthogonal
-from orthogp.branches import Branches
+from orthogp.branches import Branches, urgent_stream
 from orthogp.errors import ConfigurationError
 from orthogp.likelihoods import Conditional
 from orthogp.model import Bound, VariationalGP
@@ -145,7 +146,8 @@ class Step:
         natural, restated = self.natural, bound.kept is not None
         if natural is not None and restated:
             # Beside the backward pass, which reads nothing of what q is kept by.
-            branches.run(lambda: natural.restate(bound.factor, bound.q, bound.kept))
+            restate = partial(natural.restate, bound.factor, bound.q, bound.kept)
+            branches.run(restate, patient=True)
         value, grads = self._differentiated(bound, wanted)
         branches.join()
         if natural is not None:
@@ -245,14 +247,14 @@ class Step:
         if not self.capturable:
             return
         before = self.snapshot()
-        stream = torch.cuda.Stream()
+        stream = urgent_stream(self.rates.device)
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARMUP_STEPS):
                 self._run()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, stream=stream):
             self._run()
         self._graph = graph
         self.restore(before)
