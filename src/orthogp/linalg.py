@@ -110,7 +110,7 @@ def invert_lower(L: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
         # As it comes, column by column.
         L = torch.nn.functional.pad(L.mT, (0, padding, 0, padding)).mT
         L.diagonal(dim1=-2, dim2=-1)[..., size:].fill_(1.0)
-    R = torch.zeros_like(L)
+    R = L.new_zeros(L.shape)
     blocks = diagonal_blocks(L, width).contiguous()
     identity = torch.eye(width, dtype=L.dtype, device=L.device)
     diagonal_blocks(R, width).copy_(
