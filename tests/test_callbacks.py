@@ -101,7 +101,7 @@ def test_the_jsonl_file_has_every_event_after_the_start(tmp_path, monkeypatch):
     def failing(self) -> None:
         run(self)
         if next(count) == 8:
-            self.failed[3] = True
+            self.failed[-1] = True
 
     monkeypatch.setattr(Step, "_run", failing)
     with pytest.warns(UserWarning, match="a gradient is not finite"):

@@ -37,8 +37,8 @@ CAUSES = (
     "the covariance of the inducing points could not be factorised",
     "the precision of q(f_β) left the positive-definite cone",
     "the bound is not finite",
-    "a gradient is not finite",
     "the divergence from the prior came out negative",
+    "a gradient is not finite",
 )
 
 
@@ -148,8 +148,13 @@ class Step:
             # Beside the backward pass, which reads nothing of what q is kept by.
             restate = partial(natural.restate, bound.factor, bound.q, bound.kept)
             branches.run(restate, patient=True)
+        alone = self.team.size == 1
+        if alone:
+            branches.run(lambda: self._note(bound, bound.value.detach()), patient=True)
         value, grads = self._differentiated(bound, wanted)
         branches.join()
+        if not alone:
+            self._note(bound, value)
         if natural is not None:
             grad_v, grad_S, *grads = grads
             guarded = not self.model.likelihood.log_concave
@@ -164,14 +169,18 @@ class Step:
             self.adam.step()
         norms = torch.nn.utils.get_total_norm(grads) if grads else self.total
         branches.join()
+        # The first to fail names the cause; what fails after it is its consequence.
+        self.failed[-1].logical_or_(~(norms.isfinite() | self.failed.any()))
+
+    def _note(self, bound: Bound, value: Tensor) -> None:
+        """What is to be said of a step before its gradients are known."""
         self.total += value
         self.latest.copy_(value)
         self.first.copy_(torch.where(self.first.isnan(), value, self.first))
         self.mean_kl.lerp_(bound.kl.detach(), 1.0 / KL_MEMORY)
         lost = self.mean_kl < -NEGATIVE_KL * self.num_rows
-        found = torch.cat([bound.failures, torch.stack([~norms.isfinite(), lost])])
-        # The first to fail names the cause; what fails after it is its consequence.
-        self.failed |= found & ~self.failed.any()
+        found = torch.cat([bound.failures, lost.unsqueeze(0)])
+        self.failed[:-1].logical_or_(found & ~self.failed.any())
 
     def _differentiated(
         self, bound: Bound, wanted: Sequence[Tensor]
