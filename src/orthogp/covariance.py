@@ -36,10 +36,9 @@ class RadialTerm:
     scales: tuple[ScaleKernel, ...]
 
     def scale(self) -> Tensor:
-        out = self.kernel.lengthscale.new_ones(())
-        for kernel in self.scales:
-            out = out * kernel.outputscale
-        return out
+        if not self.scales:
+            return self.kernel.lengthscale.new_ones(())
+        return reduce(torch.mul, [kernel.outputscale for kernel in self.scales])
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,9 @@ class ScaledAdam:
         eps: float = 1e-8,
     ):
         self.a_gamma, self.learning_rate, self.betas, self.eps = a_gamma, learning_rate, betas, eps
+        self._betas = torch.tensor(betas, dtype=torch.float64, device=a_gamma.device)
+        # 1 − βᵗ of both, of the step under way.
+        self._corrections = a_gamma.new_zeros(2)
         own = {
             "step": torch.zeros((), dtype=torch.float64, device=a_gamma.device),
             "exp_avg": torch.zeros_like(a_gamma),
@@ -103,15 +106,23 @@ class ScaledAdam:
         held.copy_(scale)
 
     @torch.no_grad()
-    def step(self) -> None:
+    def count(self) -> None:
+        """Counts a step, before its gradient is known."""
+        steps = self.state[self.a_gamma]["step"].add_(1.0)
+        # In float64: 1 − 0.999ᵗ in float32 is off by 1e-4 at the first step.
+        self._corrections.copy_(1.0 - self._betas**steps)
+
+    @torch.no_grad()
+    def step(self, counted: bool = False) -> None:
+        """Moves a_γ by its gradient; `counted` says that `count` was called."""
+        if not counted:
+            self.count()
         a, state, (first, second) = self.a_gamma, self.state[self.a_gamma], self.betas
         assert a.grad is not None
-        state["step"] += 1
-        state["exp_avg"].lerp_(a.grad, 1 - first)
-        state["exp_avg_sq"].mul_(second).addcmul_(a.grad, a.grad, value=1 - second)
-        # In float64: 1 − 0.999ᵗ in float32 is off by 1e-4 at the first step.
-        mean = state["exp_avg"] / (1 - first ** state["step"]).to(a.dtype)
-        spread = (state["exp_avg_sq"] / (1 - second ** state["step"]).to(a.dtype)).sqrt_()
-        scale = state["scale"]
+        mean = state["exp_avg"].lerp_(a.grad, 1 - first)
+        square = state["exp_avg_sq"].mul_(second).addcmul_(a.grad, a.grad, value=1 - second)
         # ∂ℒ/∂ã = ∂ℒ/∂a / D, so Adam's eps on ã is eps · D on a.
-        a.sub_(self.learning_rate * mean / scale / (spread + self.eps * scale))
+        scale = state["scale"]
+        spread = (square / self._corrections[1]).sqrt_().add_(scale, alpha=self.eps).mul_(scale)
+        rate = self.learning_rate / self._corrections[0]
+        a.addcdiv_(rate * mean, spread, value=-1.0)

@@ -135,7 +135,8 @@ class Basis(nn.Module, ABC):
         beta, gamma, a_gamma = (
             t.to(x.dtype).view_as(t) for t in (self.beta, self.gamma, self.a_gamma)
         )
-        gamma_columns = gamma[:0] if columns is None else gamma[columns]
+        # Selected, not indexed: a column is drawn twice at most, which needs no sorting to add up.
+        gamma_columns = gamma[:0] if columns is None else gamma.index_select(0, columns)
         if self.shards is not None:
             products = self.shards.products(covariance, x, beta, gamma_columns, gamma, a_gamma)
             at_x, at_beta, at_columns = products
@@ -190,7 +191,7 @@ class Basis(nn.Module, ABC):
         if self.shards is not None:
             # Of this process's γ alone: the mean over the processes is then the whole.
             scale *= self.shards.team.size
-        sampled = self.a_gamma[:, p.columns].double() * p.column_residuals.double()
+        sampled = self.a_gamma.index_select(1, p.columns).double() * p.column_residuals.double()
         return scale * sampled.sum(-1)
 
 

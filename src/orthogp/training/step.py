@@ -174,6 +174,8 @@ class Step:
 
     def _note(self, bound: Bound, value: Tensor) -> None:
         """What is to be said of a step before its gradients are known."""
+        if self.residual_adam is not None:
+            self.residual_adam.count()
         self.total += value
         self.latest.copy_(value)
         self.first.copy_(torch.where(self.first.isnan(), value, self.first))
@@ -239,7 +241,7 @@ class Step:
         if self.a_gamma is None:
             return
         if self.residual_adam is not None:
-            self.residual_adam.step()
+            self.residual_adam.step(counted=True)
             return
         assert self.a_gamma.grad is not None
         a, grad, rate = self.a_gamma, self.a_gamma.grad, self.rates[2].to(self.a_gamma.dtype)
