@@ -93,17 +93,28 @@ def add_jitter(K: Float[Tensor, "*c b b"], jitter: float) -> Float[Tensor, "*c b
     return out
 
 
+def _cholesky(K: Float[Tensor, "*c b b"]) -> tuple[Float[Tensor, "*c b b"], Int[Tensor, "*c"]]:
+    """L and whether K has one. K is its own transpose, and laid out so as LAPACK wants it."""
+    if K.is_cuda:
+        return torch.linalg.cholesky_ex(K.mT)
+    # By rows, as the rest reads it.
+    U, info = torch.linalg.cholesky_ex(K.mT, upper=True)
+    return U.mT, info
+
+
 def invert_lower(L: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
     """L⁻¹ of a lower triangular matrix.
 
     On a GPU the diagonal blocks are inverted all at once and joined pair by pair with products,
     which fill the device; a triangular solve works through the rows one after the other.
     """
+    if not L.is_cuda:
+        # Transposed on its way, so that it comes by rows.
+        return torch.linalg.solve_triangular(L.mT, _identity_like(L), upper=True).mT
     size = L.shape[-1]
-    levels = max(0, math.ceil(math.log2(size / LARGEST_SOLVE))) if L.is_cuda else 0
+    levels = max(0, math.ceil(math.log2(size / LARGEST_SOLVE)))
     if levels == 0:
-        identity = torch.eye(size, dtype=L.dtype, device=L.device)
-        return torch.linalg.solve_triangular(L, identity.expand_as(L), upper=False)
+        return torch.linalg.solve_triangular(L, _identity_like(L), upper=False)
     width = math.ceil(size / 2**levels)
     padding = width * 2**levels - size
     if padding:
@@ -112,9 +123,8 @@ def invert_lower(L: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
         L.diagonal(dim1=-2, dim2=-1)[..., size:].fill_(1.0)
     R = L.new_zeros(L.shape)
     blocks = diagonal_blocks(L, width).contiguous()
-    identity = torch.eye(width, dtype=L.dtype, device=L.device)
     diagonal_blocks(R, width).copy_(
-        torch.linalg.solve_triangular(blocks, identity.expand_as(blocks), upper=False)
+        torch.linalg.solve_triangular(blocks, _identity_like(blocks), upper=False)
     )
     for level in range(levels):
         half = width * 2**level
@@ -122,6 +132,10 @@ def invert_lower(L: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
         product = pairs[..., half:, :half] @ inverses[..., :half, :half]
         inverses[..., half:, :half] = -(inverses[..., half:, half:] @ product)
     return R[..., :size, :size].contiguous()
+
+
+def _identity_like(A: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
+    return torch.eye(A.shape[-1], dtype=A.dtype, device=A.device).expand_as(A)
 
 
 def diagonal_blocks(
@@ -194,8 +208,7 @@ class _InverseCholesky(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, K, jitter):
-        # The transpose is the same matrix, laid out as LAPACK wants it.
-        L, info = torch.linalg.cholesky_ex(add_jitter(K, jitter).mT)
+        L, info = _cholesky(add_jitter(K, jitter))
         R = invert_lower(L)
         ctx.save_for_backward(R)
         ctx.jitter = jitter
