@@ -150,8 +150,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="unwhitened q left whitened",
         file="orthogp/bases/posterior.py",
-        find="back = lower_product(self.R, factor.L)",
-        replace="back = lower_product(self.R, self.L)",
+        find="return lower_product(self.R, factor.L, lower=True)",
+        replace="return lower_product(self.R, self.L, lower=True)",
         tests=("tests/test_bases.py::test_what_is_held_fixed_stands_still_when_the_kernel_moves",),
     ),
     Mutant(
@@ -160,6 +160,27 @@ MUTANTS: tuple[Mutant, ...] = (
         find="omega.diagonal().add_(2.0 * grad_log_det.sum())",
         replace="pass",
         tests=("tests/test_bases.py::test_gradients_of_the_bound_match_finite_differences",),
+    ),
+    Mutant(
+        name="S̃ that does not follow L in the marginals",
+        file="orthogp/bases/base.py",
+        find="product = product + (product + total(H)).mT",
+        replace="pass",
+        tests=("tests/test_bases.py::test_gradients_of_the_bound_match_finite_differences",),
+    ),
+    Mutant(
+        name="half of the gradient of K_β",
+        file="orthogp/radial/__init__.py",
+        find="return 2.0 * grad_outputs[0]",
+        replace="return grad_outputs[0]",
+        tests=("tests/test_bases.py::test_gradients_of_the_bound_match_finite_differences",),
+    ),
+    Mutant(
+        name="a KL judged by one step",
+        file="orthogp/training/step.py",
+        find="KL_MEMORY = 32",
+        replace="KL_MEMORY = 1",
+        tests=("tests/test_recovery.py::test_a_negative_kl_is_a_fault_where_it_stays",),
     ),
     Mutant(
         name="a slope of the radial sum without its scale",
@@ -190,8 +211,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a step that does not notice its failures",
         file="orthogp/training/step.py",
-        find="        self.failed |= found & ~self.failed.any()\n",
-        replace="",
+        find="self.failed[:-1].logical_or_(found & ~self.failed.any())",
+        replace="pass",
         tests=("tests/test_recovery.py::test_the_first_thing_to_fail_is_the_cause",),
     ),
     Mutant(
