@@ -7,7 +7,9 @@ and stand here, in one place.
 import math
 from dataclasses import dataclass
 
-BATCH, INPUTS, LEAST_COLUMNS = 1024, 8, 64
+from orthogp.training import TrainingConfig
+
+BATCH, INPUTS = 1024, 8
 DOUBLE, SINGLE = 8, 4
 # Kernel variances and lengthscales of two parts, and the noise.
 HYPERPARAMETERS = 5
@@ -28,8 +30,8 @@ class Work:
     @property
     def columns(self) -> int:
         """γ that estimate the KL: at least one a process where γ is in parts."""
-        wanted = max(LEAST_COLUMNS, self.ranks) if self.sharded else LEAST_COLUMNS
-        return min(self.residual, wanted)
+        wanted = TrainingConfig().columns(self.residual) or self.residual
+        return max(wanted, self.ranks) if self.sharded else wanted
 
     @property
     def residual_entries(self) -> float:
@@ -110,11 +112,11 @@ class Device:
         return 2 * work.inducing**2 * points / self.products / self.refresh_every
 
 
-# |β| = 1500: 4.5 ms a step with 3500 γ, of which four float32 products of 0.1 ms and the block k_βx
+# |β| = 1500: 4.07 ms a step with 3500 γ and 64 columns, of which four float32 products of 0.1 ms and the block k_βx
 # grow with the rows; 17.8 ps an entry, from 10⁵ and 10⁶ γ; 46 Tflop/s, from 0.145 ms for 2 · 1500³.
 ENTRY = 17.8e-12
 H200 = Device(
-    fixed=4.5e-3 - 0.4e-3 - ENTRY * (BATCH * 1500 + (BATCH + 1500 + LEAST_COLUMNS) * 3500),
+    fixed=4.07e-3 - 0.4e-3 - ENTRY * (BATCH * 1500 + (BATCH + 1500 + 64) * 3500),
     rows=0.4e-3 + ENTRY * BATCH * 1500,
     entry=ENTRY,
     products=46e12,
