@@ -112,8 +112,9 @@ class Device:
         return 2 * work.inducing**2 * points / self.products / self.refresh_every
 
 
-# |β| = 1500: 4.07 ms a step with 3500 γ and 64 columns, of which four float32 products of 0.1 ms and the block k_βx
-# grow with the rows; 17.8 ps an entry, from 10⁵ and 10⁶ γ; 46 Tflop/s, from 0.145 ms for 2 · 1500³.
+# |β| = 1500: 4.07 ms a step with 3500 γ and 64 columns, of which four float32 products of 0.1 ms
+# and the block k_βx grow with the rows; 17.8 ps an entry, from 10⁵ and 10⁶ γ; 46 Tflop/s, from
+# 0.145 ms for 2 · 1500³.
 ENTRY = 17.8e-12
 H200 = Device(
     fixed=4.07e-3 - 0.4e-3 - ENTRY * (BATCH * 1500 + (BATCH + 1500 + 64) * 3500),
