@@ -144,6 +144,21 @@ def test_gradcheck(name, monkeypatch):
     call("matvec", x, z, a)
 
 
+@pytest.mark.usefixtures("both_ways")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_block_of_points_with_themselves_takes_symmetric_gradients_from_one_side(name):
+    found = []
+    for whole in (True, False):
+        covariance, _ = paths(name, 3, torch.float64)
+        x = points(20, 3, torch.float64, 1).requires_grad_()
+        weight = points(20, 20, torch.float64, 4)
+        K = covariance.block(x, x) if whole else covariance.own_block(x)
+        loss = ((weight + weight.mT) * K).sum()
+        found.append([K, *torch.autograd.grad(loss, [x, *covariance.parameters()])])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
 class _Method(torch.nn.Module):
     def __init__(self, covariance, method):
         super().__init__()
