@@ -7,77 +7,23 @@ evaluated as GPyTorch would. The two agree to rounding, values and gradients.
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import reduce
 
 import gpytorch
 import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, RBFKernel, ScaleKernel
+from gpytorch.kernels import Kernel
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from orthogp import radial
 from orthogp.errors import ConfigurationError
+from orthogp.radial.terms import Reading, radial_terms
 
-MATERN_FAMILIES = {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}
 GENERIC_TILE = {"cpu": 2**20, "cuda": 2**24}
 # A kernel of GPyTorch is evaluated with its parameters exchanged for copies in another dtype, and
 # with one of GPyTorch's own settings changed: threads take turns.
 _ONE_AT_A_TIME = threading.RLock()
-
-
-@dataclass(frozen=True)
-class RadialTerm:
-    """One summand: a family, the kernel that holds its lengthscale, the kernels that scale it."""
-
-    family: str
-    kernel: Kernel
-    scales: tuple[ScaleKernel, ...]
-
-    def scale(self) -> Tensor:
-        if not self.scales:
-            return self.kernel.lengthscale.new_ones(())
-        return reduce(torch.mul, [kernel.outputscale for kernel in self.scales])
-
-
-@dataclass(frozen=True)
-class RadialGroup:
-    """Summands that share one distance matrix: all isotropic ones, or a single ARD one."""
-
-    lengthscale: Tensor
-    scale: Tensor
-    families: tuple[str, ...]
-    ard: bool
-
-    def to(self, dtype: torch.dtype) -> "RadialGroup":
-        return replace(self, lengthscale=self.lengthscale.to(dtype), scale=self.scale.to(dtype))
-
-    @cached_property
-    def rho(self) -> Tensor:
-        """ρ_k = 1/ℓ_k², or 1 when the inputs come divided by their lengthscales."""
-        if self.ard:
-            return torch.ones_like(self.scale)
-        return self.lengthscale.square().reciprocal()
-
-    def inputs(self, x: Tensor) -> Tensor:
-        return x / self.lengthscale if self.ard else x
-
-
-@dataclass(frozen=True)
-class RadialSum:
-    """All summands, with one lengthscale each, `[k, 1]`, or with one for every input, `[k, d]`."""
-
-    lengthscale: Tensor
-    scale: Tensor
-    families: tuple[str, ...]
-
-    def to(self, dtype: torch.dtype) -> "RadialSum":
-        return replace(self, lengthscale=self.lengthscale.to(dtype), scale=self.scale.to(dtype))
-
-    @cached_property
-    def inverse(self) -> Tensor:
-        return self.lengthscale.reciprocal()
 
 
 class Covariance(nn.Module):
@@ -97,13 +43,13 @@ class Covariance(nn.Module):
         self.kernel = kernel
         self.terms = radial_terms(kernel)
         # By thread: several may predict with one model.
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, Reading] = {}
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Reads the kernel's parameters once for all blocks inside: they must stand still."""
         if self.terms is not None:
-            self._held[threading.get_ident()] = _Held(self.terms)
+            self._held[threading.get_ident()] = Reading(self.terms)
             self.held_tensors()
         try:
             yield
@@ -190,10 +136,10 @@ class Covariance(nn.Module):
         assert total is not None
         return total
 
-    def _reading(self) -> "_Held":
+    def _reading(self) -> Reading:
         assert self.terms is not None
         held = self._held.get(threading.get_ident())
-        return _Held(self.terms) if held is None else held
+        return Reading(self.terms) if held is None else held
 
     def _generic_block(self, x: Tensor, z: Tensor) -> Tensor:
         out = self._call_dense(x, z, diagonal=False)
@@ -229,49 +175,6 @@ class Covariance(nn.Module):
             return torch.func.functional_call(dense, state, (x, z, diagonal))
 
 
-class _Held:
-    """The kernel's parameters, each read once, in every form and dtype that is asked for."""
-
-    def __init__(self, terms: tuple[RadialTerm, ...]):
-        self.lengthscales = [term.kernel.lengthscale for term in terms]
-        self.scales = [term.scale().reshape(1) for term in terms]
-        self.families = tuple(term.family for term in terms)
-        self._sums: dict[torch.dtype, RadialSum] = {}
-
-    @cached_property
-    def _groups(self) -> list[RadialGroup]:
-        groups: list[RadialGroup] = []
-        isotropic: list[int] = []
-        for k, (lengthscale, scale) in enumerate(zip(self.lengthscales, self.scales, strict=True)):
-            if lengthscale.numel() == 1:
-                isotropic.append(k)
-                continue
-            groups.append(RadialGroup(lengthscale, scale, (self.families[k],), ard=True))
-        if isotropic:
-            lengthscales = torch.cat([self.lengthscales[k].reshape(1) for k in isotropic])
-            scales = torch.cat([self.scales[k] for k in isotropic])
-            families = tuple(self.families[k] for k in isotropic)
-            groups.append(RadialGroup(lengthscales, scales, families, ard=False))
-        return groups
-
-    def groups(self, dtype: torch.dtype) -> list[RadialGroup]:
-        return [group.to(dtype) for group in self._groups]
-
-    def tensors(self) -> list[Tensor]:
-        return [t for group in self._groups for t in (group.lengthscale, group.scale)]
-
-    def sum(self, dtype: torch.dtype) -> RadialSum:
-        if dtype not in self._sums:
-            self._sums[dtype] = self._stacked.to(dtype)
-        return self._sums[dtype]
-
-    @cached_property
-    def _stacked(self) -> RadialSum:
-        width = max(t.numel() for t in self.lengthscales)
-        rows = [t.reshape(1, -1).expand(1, width) for t in self.lengthscales]
-        return RadialSum(torch.cat(rows), torch.cat(self.scales), self.families)
-
-
 class _Dense(nn.Module):
     """A kernel evaluated at once to a plain tensor."""
 
@@ -284,23 +187,3 @@ class _Dense(nn.Module):
             return self.kernel(x, diag=True)  # pyright: ignore[reportReturnType]
         with gpytorch.settings.lazily_evaluate_kernels(False):
             return self.kernel(x, z).to_dense()
-
-
-def radial_terms(
-    kernel: Kernel, scales: tuple[ScaleKernel, ...] = ()
-) -> tuple[RadialTerm, ...] | None:
-    """The summands of a sum of scaled radial kernels, or None for any other kernel."""
-    # Exact types only: a subclass may compute anything.
-    kind = type(kernel)
-    if kernel.active_dims is not None:
-        return None
-    if kind is ScaleKernel:
-        return radial_terms(kernel.base_kernel, (*scales, kernel))  # pyright: ignore
-    if kind is AdditiveKernel:
-        parts = [radial_terms(part, scales) for part in kernel.kernels]  # pyright: ignore
-        return None if any(p is None for p in parts) else sum(parts, start=())  # pyright: ignore
-    if kind is RBFKernel:
-        return (RadialTerm("rbf", kernel, scales),)
-    if kind is MaternKernel:
-        return (RadialTerm(MATERN_FAMILIES[kernel.nu], kernel, scales),)  # pyright: ignore
-    return None

@@ -28,9 +28,10 @@ from torch import Tensor, nn
 from torch.distributions.kl import register_kl
 from torch.utils.checkpoint import checkpoint
 
-from orthogp.covariance import Covariance, radial_terms
+from orthogp.covariance import Covariance
 from orthogp.errors import ConfigurationError
 from orthogp.natural import WhitenedNatural, natural_step, safe_step_size
+from orthogp.radial.terms import radial_terms
 
 # Elements of a block held at a time by kernels without a fused product.
 TILE = {"cpu": 2**20, "cuda": 2**24}
