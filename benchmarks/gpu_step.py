@@ -1,9 +1,9 @@
 """Times one captured training step on a CUDA device and lists the kernels it spends its time in.
 
-    python benchmarks/gpu_step.py [--sizes 300:0,300:700,1500:3500] [--latents 1] [--top 6]
+    python benchmarks/gpu_step.py [--sizes 300:0,300:700,1500:3500] [--latents 1] [--ard] [--top 6]
 
-Batch 1024, 8 inputs, float32, the default kernel (isotropic), natural steps, 64 KL columns. The
-replay alone is timed: no new batch, no check between steps.
+Batch 1024, 8 inputs, float32, the default kernel (isotropic, or with a lengthscale for every input),
+natural steps, 64 KL columns. The replay alone is timed: no new batch, no check between steps.
 """
 
 import argparse
@@ -17,13 +17,13 @@ from orthogp.training import TrainingConfig
 from orthogp.training.step import Step
 
 
-def make_step(inducing: int, residual: int, latents: int) -> Step:
+def make_step(inducing: int, residual: int, latents: int, ard: bool = False) -> Step:
     rng = torch.Generator().manual_seed(0)
 
     def points(rows: int) -> torch.Tensor:
         return torch.randn(rows, 8, generator=rng)
 
-    kernel = default_kernel(8)
+    kernel = default_kernel(8, ard)
     basis = build_basis("orthogonal", kernel, points(inducing), points(residual), latents)
     likelihood = Gaussian(1) if latents == 1 else RobustMax(latents)
     model = VariationalGP(kernel, likelihood, basis).to("cuda")
@@ -51,13 +51,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--sizes", default="300:0,300:700,1500:3500,300:100000,300:1000000")
     parser.add_argument("--latents", type=int, default=1)
+    parser.add_argument("--ard", action="store_true")
     parser.add_argument("--top", type=int, default=6)
     options = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
     for size in options.sizes.split(","):
         inducing, residual = map(int, size.split(":"))
         torch.cuda.reset_peak_memory_stats()
-        step = make_step(inducing, residual, options.latents)
+        step = make_step(inducing, residual, options.latents, options.ard)
         step()
         with profile(activities=[ProfilerActivity.CUDA]) as trace:
             step()

@@ -267,7 +267,7 @@ def test_what_is_kept_gives_the_same_posterior_and_gradients(hold_fixed, dtype):
             parameter.add_(0.2)
     q, found = model.basis.q, []
     before = {name: buffer.clone() for name, buffer in q.named_buffers()}
-    for kept in (None, q.kept()):
+    for kept in (None, q.beside()):
         q.load_state_dict(before)
         factor = model.basis.factor(model.covariance, model.jitter, robust=True)
         at = q.whitened(factor, kept, dtype)
@@ -276,7 +276,7 @@ def test_what_is_kept_gives_the_same_posterior_and_gradients(hold_fixed, dtype):
         grads = torch.autograd.grad(value, [at.v, at.S, *model.covariance.parameters()],
                                     allow_unused=hold_fixed == "whitened")  # fmt: skip
         grads = [g for g in grads if g is not None]
-        q.restate(factor, at, kept)
+        q.restate(factor, at, kept and kept())
         again = q.whitened(factor, dtype=dtype)
         for one, other in ((again.v, at.v), (again.S, at.S), (again.log_det, at.log_det)):
             torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)

@@ -5,8 +5,10 @@ import copy
 import numpy as np
 import pytest
 import torch
+from gpytorch.kernels import MaternKernel
 
-from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, radial
+from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
+from orthogp.covariance import Covariance
 from orthogp.likelihoods import Bernoulli, Gaussian, RobustMax, Softmax
 from orthogp.linalg import invert_lower
 from orthogp.model import VariationalGP, build_basis, default_kernel
@@ -157,9 +159,17 @@ def test_binary_classification_trains():
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("families", [("matern52", "rbf"), ("matern12",), ("matern32", "rbf")])
+@pytest.mark.parametrize(
+    ("families", "ard"),
+    [
+        (("matern52", "rbf"), False),
+        (("matern52", "rbf"), True),
+        (("matern12",), False),
+        (("matern32", "rbf"), False),
+    ],
+)
 @pytest.mark.parametrize("latents", [1, 3])
-def test_the_fused_radial_sums_are_the_tiled_ones(dtype, families, latents, monkeypatch):
+def test_the_fused_radial_sums_are_the_tiled_ones(dtype, families, ard, latents, monkeypatch):
     fused = pytest.importorskip("orthogp.radial.fused")
     monkeypatch.setattr(fused, "TILE_ELEMENTS", 2**14)
     rng = torch.Generator().manual_seed(0)
@@ -168,11 +178,26 @@ def test_the_fused_radial_sums_are_the_tiled_ones(dtype, families, latents, monk
         return torch.randn(*shape, generator=rng, dtype=torch.float64).to(CUDA, dtype)
 
     x, z, a = normal(300, 5), normal(701, 5), normal(latents, 701)
-    rho, scale = normal(len(families)).abs() + 0.3, normal(len(families)).abs() + 0.3
-    inputs = [t.requires_grad_() for t in (x, z, a, rho, scale)]
+    count = len(families)
+    inverse, scale = normal(count, 5 if ard else 1).abs() + 0.5, normal(count).abs() + 0.3
+    inputs = [t.requires_grad_() for t in (x, z, a, inverse, scale)]
     tolerance = 1e-10 if dtype == torch.float64 else 2e-3
+
+    def plainly(name, *given):
+        """Summand by summand, at points over their lengthscales."""
+        points, (own, size) = given[:-2], given[-2:]
+        ones = torch.ones_like(size)
+        total = 0.0
+        for k, family in enumerate(families):
+            scaled = [t * own[k] for t in points[:2]]
+            radial_sum = getattr(tiled, name).apply
+            part = slice(k, k + 1)
+            total += radial_sum(*scaled, *points[2:], ones[part], size[part], (family,))
+        return total
+
     for name, arguments in (("Block", inputs[:2] + inputs[3:]), ("Matvec", inputs)):
-        outputs = [getattr(m, name).apply(*arguments, families) for m in (fused, tiled)]
+        ours = getattr(fused, name).apply(*arguments, families)
+        outputs = [ours, plainly(name, *arguments)]
         weights = torch.randn_like(outputs[0])
         grads = [torch.autograd.grad(out, arguments, weights) for out in outputs]
         for got, wanted in zip([outputs[0], *grads[0]], [outputs[1], *grads[1]], strict=True):
@@ -182,8 +207,7 @@ def test_the_fused_radial_sums_are_the_tiled_ones(dtype, families, latents, monk
 
 def test_a_block_of_a_point_with_itself_has_no_distance():
     x = torch.randn(50, 3, device=CUDA)
-    ones = torch.ones(1, device=CUDA)
-    K = radial.block(x, x, ones, ones, ("matern12",))
+    K = Covariance(MaternKernel(0.5)).to(CUDA).block(x, x)
     assert (K.diagonal() == 1.0).all()
 
 

@@ -22,14 +22,57 @@ class Branches:
         self._device = device
         self._beside = beside and device.type == "cuda"
         self._open: list[torch.cuda.Stream] = []
+        self._apart = 0
 
-    def run(self, work: Callable[[], T], *reads: Tensor, patient: bool = False) -> T:
-        """`reads` are those tensors made by the caller that the work or its backward pass reads."""
+    def run(
+        self,
+        work: Callable[[], T],
+        *reads: Tensor,
+        patient: bool = False,
+        after: torch.cuda.Event | None = None,
+    ) -> T:
+        """`reads` are those tensors made by the caller that the work or its backward pass reads.
+
+        It begins with what follows this call, or already `after` an event.
+        """
         if not self._beside:
             return work()
         stream = _stream(self._device, len(self._open), patient)
         self._open.append(stream)
-        stream.wait_stream(torch.cuda.current_stream(self._device))
+        return self._started(stream, work, reads, after)
+
+    def begin(
+        self,
+        work: Callable[[], T],
+        *reads: Tensor,
+        patient: bool = False,
+        after: torch.cuda.Event | None = None,
+    ) -> Callable[[], T]:
+        """Like `run`; calling what comes back is the `join` of this work alone."""
+        if not self._beside:
+            made = work()
+            return lambda: made
+        self._apart += 1
+        stream = _stream(self._device, -self._apart, patient)
+        made = self._started(stream, work, reads, after)
+
+        def wait() -> T:
+            torch.cuda.current_stream(self._device).wait_stream(stream)
+            return made
+
+        return wait
+
+    def _started(
+        self,
+        stream: torch.cuda.Stream,
+        work: Callable[[], T],
+        reads: tuple[Tensor, ...],
+        after: torch.cuda.Event | None,
+    ) -> T:
+        if after is None:
+            stream.wait_stream(torch.cuda.current_stream(self._device))
+        else:
+            stream.wait_event(after)
         for tensor in reads:
             tensor.record_stream(stream)
         with torch.cuda.stream(stream):

@@ -7,7 +7,6 @@ evaluated as GPyTorch would. The two agree to rounding, values and gradients.
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import reduce
 
 import gpytorch
 import torch
@@ -18,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from orthogp import radial
 from orthogp.errors import ConfigurationError
+from orthogp.radial import tiled
 from orthogp.radial.terms import Reading, radial_terms
 
 GENERIC_TILE = {"cpu": 2**20, "cuda": 2**24}
@@ -46,11 +46,15 @@ class Covariance(nn.Module):
         self._held: dict[int, Reading] = {}
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Reads the kernel's parameters once for all blocks inside: they must stand still."""
+    def held(self, x: Float[Tensor, "n d"]) -> Iterator[None]:
+        """Reads the kernel's parameters once for all blocks inside, of points like x or in float64.
+
+        The parameters must stand still.
+        """
         if self.terms is not None:
-            self._held[threading.get_ident()] = Reading(self.terms)
-            self.held_tensors()
+            held = self._held[threading.get_ident()] = Reading(self.terms)
+            if x.is_cuda:
+                held.prepare({x.dtype, torch.float64}, radial.at_once(x) is not None)
         try:
             yield
         finally:
@@ -59,7 +63,7 @@ class Covariance(nn.Module):
     def held_tensors(self) -> list[Tensor]:
         """What every block inside `held` reads, where blocks may run beside each other."""
         held = self._held.get(threading.get_ident())
-        return [] if held is None or not held.scales[0].is_cuda else held.tensors()
+        return [] if held is None else held.prepared
 
     def extra_repr(self) -> str:
         """Names what no parameter shows, such as the smoothness of a Matérn kernel."""
@@ -77,15 +81,15 @@ class Covariance(nn.Module):
         """K_xz."""
         if self.terms is None:
             return self._generic_block(x, z)
-        compiled = radial.compiled_for(x)
-        if compiled is not None:
+        whole = radial.at_once(x)
+        if whole is not None:
             terms = self._reading().sum(x.dtype)
-            return compiled.Block.apply(x, z, terms.inverse, terms.scale, terms.families)
+            return whole.Block.apply(x, z, terms.inverse, terms.scale, terms.families)
         total = None
         for group in self._reading().groups(x.dtype):
             scaled = group.inputs(x)
             other = scaled if x is z else group.inputs(z)
-            part = radial.block(scaled, other, group.rho, group.scale, group.families)
+            part = tiled.Block.apply(scaled, other, group.rho, group.scale, group.families)
             total = part if total is None else total + part
         assert total is not None
         return total
@@ -97,21 +101,20 @@ class Covariance(nn.Module):
         """
         if self.terms is None:
             return self._generic_block(x, x)
-        compiled = radial.compiled_for(x)
-        if compiled is not None:
-            terms = self._reading().sum(x.dtype)
-            sides = radial.one_sided(x)
-            return compiled.Block.apply(*sides, terms.inverse, terms.scale, terms.families)
-        groups = self._reading().groups(x.dtype)
-        parts = [radial.own_block(g.inputs(x), g.rho, g.scale, g.families) for g in groups]
-        return reduce(torch.add, parts)
+        whole = radial.at_once(x)
+        # Plain torch takes distances by products: those of a point to itself are exact only there.
+        if whole is None:
+            return self.block(x, x)
+        terms = self._reading().sum(x.dtype)
+        sides = radial.one_sided(x)
+        return whole.Block.apply(*sides, terms.inverse, terms.scale, terms.families)
 
     def diagonal(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """k(x_i, x_i) for every row."""
         if self.terms is None:
             return self._call_dense(x, x, diagonal=True)
         reading = self._reading()
-        if radial.compiled_for(x) is not None:
+        if radial.at_once(x) is not None:
             scales = reading.sum(x.dtype).scale
         else:
             scales = torch.cat([group.scale for group in reading.groups(x.dtype)])
@@ -123,15 +126,15 @@ class Covariance(nn.Module):
         """K_xz a_c for every latent function c, in memory that does not grow with n · m."""
         if self.terms is None:
             return self._generic_matvec(x, z, a)
-        compiled = radial.compiled_for(x)
-        if compiled is not None:
+        whole = radial.at_once(x)
+        if whole is not None:
             terms = self._reading().sum(x.dtype)
-            return compiled.Matvec.apply(x, z, a, terms.inverse, terms.scale, terms.families)
+            return whole.Matvec.apply(x, z, a, terms.inverse, terms.scale, terms.families)
         total = None
         for group in self._reading().groups(x.dtype):
             scaled = group.inputs(x)
             other = scaled if x is z else group.inputs(z)
-            part = radial.matvec(scaled, other, a, group.rho, group.scale, group.families)
+            part = tiled.Matvec.apply(scaled, other, a, group.rho, group.scale, group.families)
             total = part if total is None else total + part
         assert total is not None
         return total

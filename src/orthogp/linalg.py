@@ -58,10 +58,15 @@ class Factor:
         return _Unwhiten.apply(x, self.omega, self.R.detach())  # pyright: ignore[reportReturnType]
 
 
-def factorise(K: Float[Tensor, "*c b b"], jitter: float) -> Factor:
-    """One attempt at the given relative jitter; never synchronises with the device."""
+def factorise(
+    K: Float[Tensor, "*c b b"], jitter: float, begun: torch.cuda.Event | None = None
+) -> Factor:
+    """One attempt at the given relative jitter; never synchronises with the device.
+
+    `begun` is recorded when all is ready for the factorisation itself.
+    """
     K = K.double()
-    R, omega, L, info = _InverseCholesky.apply(K, jitter)  # pyright: ignore[reportGeneralTypeIssues]
+    R, omega, L, info = _InverseCholesky.apply(K, jitter, begun)  # pyright: ignore
     return Factor(L, R, omega, K, info, jitter, attempts=1)
 
 
@@ -207,8 +212,11 @@ class _InverseCholesky(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, K, jitter):
-        L, info = _cholesky(add_jitter(K, jitter))
+    def forward(ctx, K, jitter, begun):
+        K = add_jitter(K, jitter)
+        if begun is not None:
+            begun.record()
+        L, info = _cholesky(K)
         R = invert_lower(L)
         ctx.save_for_backward(R)
         ctx.jitter = jitter
@@ -225,7 +233,7 @@ class _InverseCholesky(torch.autograd.Function):
             product = grad_R @ R.mT
             omega = product if omega is None else omega + product
         if omega is None:
-            return None, None
+            return None, None, None
         phi = omega.tril()
         phi.diagonal(dim1=-2, dim2=-1).mul_(0.5)
         half = upper_product(R, lower_product(phi, R, lower=True))
@@ -233,7 +241,7 @@ class _InverseCholesky(torch.autograd.Function):
         # ε = jitter · mean diag K
         diagonal = grad.diagonal(dim1=-2, dim2=-1)
         diagonal.add_(ctx.jitter * diagonal.mean(-1, keepdim=True))
-        return grad, None
+        return grad, None, None
 
 
 class _Whiten(torch.autograd.Function):

@@ -30,11 +30,17 @@ from orthogp.linalg import Factor, factorise_robustly
 
 # Relative to the mean of diag K_β. float32 blocks carry errors that a smaller one would amplify.
 DEFAULT_JITTER = {torch.float32: 1e-5, torch.float64: 1e-6}
+# From so many points on one factorisation fills a device: that of K_β, which more waits for, goes
+# first.
+CROWDED = 768
 
 
 @dataclass(frozen=True)
 class Bound:
-    """An estimate of the evidence lower bound and what a natural step needs beside it."""
+    """An estimate of the evidence lower bound and what a natural step needs beside it.
+
+    `stated` is when q was complete, where something may begin then.
+    """
 
     value: Float[Tensor, ""]
     expected_log_prob: Float[Tensor, ""]
@@ -42,6 +48,7 @@ class Bound:
     q: Whitened
     factor: Factor
     kept: Factor | None
+    stated: torch.cuda.Event | None
 
     @property
     def failures(self) -> Bool[Tensor, "3"]:
@@ -95,17 +102,21 @@ class VariationalGP(nn.Module):
         expected log-likelihoods of all shares add up to that of the batch.
         """
         self._require_inputs(x)
-        with self.covariance.held():
+        with self.covariance.held(x):
             # GPyTorch's own kernels read their parameters block by block.
             branches = Branches(x.device, beside=self.covariance.fused)
             # Reading the outcome would stall a GPU: there the caller looks when it can afford to.
             robust = not x.is_cuda
-            factor = self.basis.factor(self.covariance, self.jitter, robust, branches)
-            kept = branches.run(self.basis.kept) if x.is_cuda else None
+            crowded = x.is_cuda and len(self.basis.beta) >= CROWDED
+            begun = torch.cuda.Event() if crowded else None
+            factor = self.basis.factor(self.covariance, self.jitter, robust, branches, begun)
+            beside = self.basis.beside() if x.is_cuda else None
+            kept = beside and branches.begin(beside, patient=crowded, after=begun)
             blocks = self.basis.blocks(self.covariance, x, columns, branches)
             branches.join()
-            projection = self.basis.join(self.covariance, factor, blocks, branches)
+            projection = self.basis.join(self.covariance, factor, blocks, branches, crowded)
             q = self.basis.coefficients(projection, kept)
+            stated = kept and _now()
             mean, variance = marginals(projection, q)
             branches.join()
             kl = self.basis.kl(self.covariance, projection, q)
@@ -113,7 +124,7 @@ class VariationalGP(nn.Module):
         rows = rows if weight is None else rows * weight
         scale = 1.0 if num_rows is None else num_rows / (batch_rows or x.shape[0])
         expected = scale * rows.double().sum()
-        return Bound(expected - kl, expected, kl, q, factor, kept)
+        return Bound(expected - kl, expected, kl, q, factor, kept and kept(), stated)
 
     def _require_inputs(self, x: Float[Tensor, "n d"]) -> None:
         expected = self.basis.beta.shape[1]
@@ -139,6 +150,12 @@ class VariationalGP(nn.Module):
         predictor = self.predictor() if predictor is None else predictor
         mean, variance = predictor.marginals(x)
         return mean + self.prior_mean(x.to(mean.dtype)), variance
+
+
+def _now() -> torch.cuda.Event:
+    event = torch.cuda.Event()
+    event.record()
+    return event
 
 
 def default_kernel(num_inputs: int, ard: bool = False, variance: float = 1.0) -> Kernel:

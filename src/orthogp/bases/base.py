@@ -11,6 +11,7 @@ A basis says how ν and S̃ come from its own parameters; that is all in which t
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -18,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from orthogp.bases.posterior import Whitened
+from orthogp.bases.posterior import Kept, Whitened
 from orthogp.bases.shards import Shards
 from orthogp.branches import Branches
 from orthogp.covariance import Covariance
@@ -44,7 +45,7 @@ class Projection:
     """Everything the marginals at x and the KL need of the kernel, computed once."""
 
     factor: Factor
-    k: Float[Tensor, "b n"]
+    rows: Callable[[], Float[Tensor, "b n"]]
     prior_variance: Float[Tensor, " n"]
     u: Float[Tensor, "c b"]
     gamma_part: Float[Tensor, "c n"]
@@ -53,8 +54,8 @@ class Projection:
 
     @property
     def w(self) -> Float[Tensor, "b n"]:
-        """w_x = L⁻¹ k_βx of every row."""
-        return self.factor.whiten(self.k)
+        """w_x = L⁻¹ k_βx of every row, with no link to L: who uses it adds dw = Ω w to Ω."""
+        return self.rows()
 
 
 class Basis(nn.Module, ABC):
@@ -76,11 +77,11 @@ class Basis(nn.Module, ABC):
         return self.a_gamma.shape[0]
 
     @abstractmethod
-    def coefficients(self, projection: Projection, kept: Factor | None = None) -> Whitened:
-        """(ν, S̃) from this basis's own parameters; `kept` is what `kept()` gave."""
+    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
+        """(ν, S̃) from this basis's own parameters; `kept` waits for what `beside()` does."""
 
-    def kept(self) -> Factor | None:
-        """What of q(f_β) can be factorised beside K_β."""
+    def beside(self) -> Kept | None:
+        """Factorises that of q(f_β) which needs no K_β, where there is such a thing."""
         return None
 
     def factor(
@@ -89,18 +90,19 @@ class Basis(nn.Module, ABC):
         jitter: float,
         robust: bool,
         branches: Branches | None = None,
+        begun: torch.cuda.Event | None = None,
     ) -> Factor:
         """The factor of K_β + εI, evaluated and factorised in float64, in a branch if asked.
 
         `robust` escalates the jitter as needed, reading the outcome on the host; without it there
-        is one attempt, whose outcome is in `info`.
+        is one attempt, whose outcome is in `info`, and `begun` is recorded as it begins.
         """
         # As a view: what gathers the gradient of β then runs in the caller's stream.
         beta = self.beta.double().view_as(self.beta)
 
         def work() -> Factor:
             K_b = covariance.own_block(beta)
-            return factorise_robustly(K_b, jitter) if robust else factorise(K_b, jitter)
+            return factorise_robustly(K_b, jitter) if robust else factorise(K_b, jitter, begun)
 
         if branches is None:
             return work()
@@ -119,9 +121,8 @@ class Basis(nn.Module, ABC):
         time, no memory that grows with n · g.
         """
         branches = Branches(x.device, beside=False)
-        return self.join(
-            covariance, factor, self.blocks(covariance, x, columns, branches), branches
-        )
+        blocks = self.blocks(covariance, x, columns, branches)
+        return self.join(covariance, factor, blocks, branches)
 
     def blocks(
         self,
@@ -152,9 +153,20 @@ class Basis(nn.Module, ABC):
         return Blocks(k, prior_variance, at_x, at_beta, columns, gamma_columns, at_columns)
 
     def join(
-        self, covariance: Covariance, factor: Factor, blocks: Blocks, branches: Branches
+        self,
+        covariance: Covariance,
+        factor: Factor,
+        blocks: Blocks,
+        branches: Branches,
+        rows_beside: bool = False,
     ) -> Projection:
-        """The projection from its two parts; complete after another `join`."""
+        """The projection from its two parts; complete after another `join`.
+
+        `rows_beside` takes the rows in a branch of their own: worth it where products are large.
+        """
+        R = factor.R.detach()
+        apart = branches if rows_beside else Branches(R.device, beside=False)
+        rows = apart.begin(lambda: _WhitenRows.apply(blocks.k, R), blocks.k, R)
         u = factor.whiten(blocks.at_beta.double().mT).mT
         residuals = None
         if blocks.columns is not None:
@@ -169,7 +181,7 @@ class Basis(nn.Module, ABC):
                 *covariance.held_tensors(),
             )
         return Projection(
-            factor, blocks.k, blocks.prior_variance, u, blocks.at_x, blocks.columns, residuals
+            factor, rows, blocks.prior_variance, u, blocks.at_x, blocks.columns, residuals
         )
 
     def kl(self, covariance: Covariance, projection: Projection, q: Whitened) -> Float[Tensor, ""]:
@@ -199,15 +211,31 @@ def marginals(p: Projection, q: Whitened) -> tuple[Float[Tensor, "c n"], Float[T
     """Mean and variance of q(f) at every row, for every latent function."""
     # m(x) = w_xᵀ (ν − u) + k_xγ a_γ and s(x) = k_xx + w_xᵀ (S̃ − I) w_x
     mean, change = _Marginals.apply(  # pyright: ignore
-        p.k, p.factor.omega, q.v - p.u, q.S, p.factor.R.detach(), q.follows
+        p.w, p.factor.omega, q.v - p.u, q.S, q.follows
     )
     variance = p.prior_variance + change
     # Rounding can leave a variance below zero at a row that coincides with a point of β.
     return mean + p.gamma_part, torch.maximum(variance, 1e-10 * p.prior_variance.detach())
 
 
+class _WhitenRows(torch.autograd.Function):
+    """k ↦ R k for a constant R, a node of its own: its gradient is taken beside that of R."""
+
+    @staticmethod
+    def forward(ctx, k, R):
+        R = R.to(k.dtype)
+        ctx.save_for_backward(R)
+        return R @ k
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grad_outputs):
+        (R,) = ctx.saved_tensors
+        return R.mT @ grad_outputs[0], None
+
+
 class _Marginals(torch.autograd.Function):
-    """(k_βx, ν − u, S̃) ↦ w_xᵀ (ν − u) and w_xᵀ (S̃ − I) w_x with w = R k; S̃ is symmetric.
+    """(w, ν − u, S̃) ↦ w_xᵀ (ν − u) and w_xᵀ (S̃ − I) w_x with w = R k; S̃ is symmetric.
 
     H_c = Σ_n h_n w_n w_nᵀ, the statistic of the natural step, serves the gradient of R as well:
     with w̄ = (ν − u) gᵀ + 2 (S̃ − I) w h,  Ω̄ = w̄ wᵀ = (ν − u) (w g)ᵀ + 2 (S̃ − I) H. Where S̃
@@ -215,13 +243,12 @@ class _Marginals(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, k, omega, weights, S, R, follows):
-        R, weights = R.to(k.dtype), weights.to(k.dtype)
-        excess = S.to(k.dtype, copy=True)
+    def forward(ctx, w, omega, weights, S, follows):
+        weights = weights.to(w.dtype)
+        excess = S.to(w.dtype, copy=True)
         excess.diagonal(dim1=-2, dim2=-1).sub_(1.0)
-        w = R @ k
         half = excess @ w
-        ctx.save_for_backward(R, w, weights, excess, half)
+        ctx.save_for_backward(w, weights, excess, half)
         ctx.wide, ctx.S_dtype, ctx.follows = omega.dtype, S.dtype, follows
         return weights @ w, (half * w).sum(-2)
 
@@ -229,7 +256,7 @@ class _Marginals(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, *grad_outputs):
         g, h = grad_outputs
-        R, w, weights, excess, half = ctx.saved_tensors
+        w, weights, excess, half = ctx.saved_tensors
         grad_weights = g @ w.mT
         H = (h.unsqueeze(-2) * w) @ w.mT
         grad_w = total(half * h.unsqueeze(-2)).addmm_(weights.mT, g, beta=2.0)
@@ -242,5 +269,4 @@ class _Marginals(torch.autograd.Function):
         else:
             omega = grad_w @ w.mT
         wide = ctx.wide
-        grads = R.mT @ grad_w, omega.to(wide), grad_weights.to(wide), H.to(ctx.S_dtype)
-        return *grads, None, None
+        return grad_w, omega.to(wide), grad_weights.to(wide), H.to(ctx.S_dtype), None

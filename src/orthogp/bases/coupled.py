@@ -5,8 +5,7 @@ from torch import Tensor
 
 from orthogp.bases.base import Basis, Projection
 from orthogp.bases.factored import FactorGaussian
-from orthogp.bases.posterior import NaturalGaussian, Whitened
-from orthogp.linalg import Factor
+from orthogp.bases.posterior import Kept, NaturalGaussian, Whitened
 
 
 class Coupled(Basis):
@@ -16,11 +15,11 @@ class Coupled(Basis):
         super().__init__(beta, beta[:0], num_latents_of(q))
         self.q = q
 
-    def coefficients(self, projection: Projection, kept: Factor | None = None) -> Whitened:
-        return self.q.whitened(projection.factor, kept, projection.k.dtype)
+    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
+        return self.q.whitened(projection.factor, kept, projection.gamma_part.dtype)
 
-    def kept(self) -> Factor | None:
-        return self.q.kept()
+    def beside(self) -> Kept | None:
+        return self.q.beside()
 
 
 def num_latents_of(q: NaturalGaussian | FactorGaussian) -> int:

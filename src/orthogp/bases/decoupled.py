@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from orthogp.bases.base import Basis, Projection
 from orthogp.bases.factored import CovarianceFactor, definite
-from orthogp.bases.posterior import Whitened
-from orthogp.linalg import Factor, factorise, log_diagonal
+from orthogp.bases.posterior import Kept, Whitened
+from orthogp.linalg import factorise, log_diagonal
 
 # F = 0 is a stationary point of B = F Fᵀ, so the start is near the prior, not at it.
 INITIAL_FACTOR = 1e-3
@@ -22,7 +22,7 @@ class Decoupled(Basis):
         identity = torch.eye(beta.shape[0], dtype=beta.dtype, device=beta.device)
         self.F = nn.Parameter((INITIAL_FACTOR * identity).repeat(num_latents, 1, 1))
 
-    def coefficients(self, projection: Projection, kept: Factor | None = None) -> Whitened:
+    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
         factor = projection.factor
         # Λ̃ = I + Lᵀ B L, and Lᵀ = R K_β
         G = factor.R @ factor.K @ self.F.tril().double()
@@ -43,7 +43,7 @@ class DecoupledS(Basis):
         self.a_beta = nn.Parameter(beta.new_zeros(S.F.shape[0], beta.shape[0]))
         self.S = S
 
-    def coefficients(self, projection: Projection, kept: Factor | None = None) -> Whitened:
+    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
         S, log_det = self.S.whitened(projection.factor)
         return Whitened(_mean_at_beta(self.a_beta, projection), S, log_det, definite(log_det))
 

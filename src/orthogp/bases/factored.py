@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from orthogp.bases.posterior import Whitened
+from orthogp.bases.posterior import Kept, Whitened
 from orthogp.errors import ConfigurationError
 from orthogp.linalg import Factor, log_diagonal
 
@@ -52,11 +52,11 @@ class FactorGaussian(nn.Module):
         self.covariance = CovarianceFactor(factor, num_latents, hold_fixed, dtype)
         self.mean = nn.Parameter(factor.L.new_zeros(num_latents, factor.L.shape[-1], dtype=dtype))
 
-    def kept(self) -> None:
+    def beside(self) -> None:
         """Nothing here is worth having before K_β is factorised."""
 
     def whitened(
-        self, factor: Factor, kept: Factor | None = None, dtype: torch.dtype = torch.float64
+        self, factor: Factor, kept: Kept | None = None, dtype: torch.dtype = torch.float64
     ) -> Whitened:
         S, log_det = self.covariance.whitened(factor)
         mean = self.mean.double()

@@ -5,8 +5,7 @@ from torch import Tensor
 
 from orthogp.bases.base import Basis, Projection
 from orthogp.bases.factored import FactorGaussian
-from orthogp.bases.posterior import Whitened
-from orthogp.linalg import Factor
+from orthogp.bases.posterior import Kept, Whitened
 
 
 class Hybrid(Basis):
@@ -16,6 +15,6 @@ class Hybrid(Basis):
         super().__init__(beta, gamma, q.mean.shape[0])
         self.q = q
 
-    def coefficients(self, projection: Projection, kept: Factor | None = None) -> Whitened:
+    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
         q = self.q.whitened(projection.factor)
         return Whitened(q.v + projection.u, q.S, q.log_det, q.info)

@@ -12,6 +12,7 @@ L, takes Λ̃ = T⁻ᵀ Λ̃₀ T⁻¹ and inverts it, which is less work. One s
 L₀ and L, so that T is close to the identity.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,6 +24,8 @@ from orthogp.errors import ConfigurationError
 from orthogp.linalg import Factor, factorise, log_diagonal, lower_product, total, upper_product
 from orthogp.natural import WhitenedNatural, natural_step, safe_step_size
 
+# Gives the factor of Λ̃₀: computes it, or waits for it where that is under way.
+Kept = Callable[[], Factor]
 # What stands still while the kernel and β move.
 HOLD_FIXED = ("whitened", "unwhitened", "dual")
 
@@ -90,20 +93,23 @@ class NaturalGaussian(nn.Module):
                 self._buffers[name] = buffer.to(fn(buffer[:0]).device)
         return self
 
-    @torch.no_grad()
-    def kept(self) -> Factor | None:
-        """The factor of Λ̃₀, for a device that factorises K_β beside it.
+    def beside(self) -> Kept | None:
+        """Factorises Λ̃₀, for a device that factorises K_β beside it.
 
         None where the sites are held fixed: without K_β they say nothing yet.
         """
-        return None if self.hold_fixed == "dual" else factorise(self.precision, jitter=0.0)
+        return None if self.hold_fixed == "dual" else self._factorised
+
+    @torch.no_grad()
+    def _factorised(self) -> Factor:
+        return factorise(self.precision, jitter=0.0)
 
     def whitened(
-        self, factor: Factor, kept: Factor | None = None, dtype: torch.dtype = torch.float64
+        self, factor: Factor, kept: Kept | None = None, dtype: torch.dtype = torch.float64
     ) -> Whitened:
         """(v, S̃) at the current K_β; ask for the gradients with respect to them to `step`.
 
-        `kept` is what `kept()` gives, for who has it already; `dtype` is that of S̃.
+        `kept` gives what `beside()` does, for who has it already; `dtype` is that of S̃.
         """
         if self.hold_fixed == "dual":
             return _tracked(_from_natural(self._natural(factor), dtype))
@@ -118,14 +124,17 @@ class NaturalGaussian(nn.Module):
             q = replace(q, v=v, log_det=log_det, following_trace=trace)
         return q
 
-    def _from_kept(self, kept: Factor, factor: Factor, dtype: torch.dtype) -> Whitened:
-        v, root, log_det = _solve(kept, self.precision_mean), kept.R.mT, 2.0 * log_diagonal(kept.R)
-        if self.hold_fixed == "unwhitened":
-            T = lower_product(factor.R, self.L, lower=True)
+    def _from_kept(self, kept: Kept, factor: Factor, dtype: torch.dtype) -> Whitened:
+        following = self.hold_fixed == "unwhitened"
+        # Before Λ̃₀ is waited for.
+        T = lower_product(factor.R, self.L, lower=True) if following else None
+        own = kept()
+        v, root, log_det = _solve(own, self.precision_mean), own.R.mT, 2.0 * log_diagonal(own.R)
+        if T is not None:
             v, root = v @ T.mT, lower_product(T, root)
             log_det = log_det + 2.0 * log_diagonal(T)
         root = root.to(dtype)
-        return Whitened(v, root @ root.mT, log_det, kept.info)
+        return Whitened(v, root @ root.mT, log_det, own.info)
 
     def _natural(self, factor: Factor) -> WhitenedNatural:
         """Λ̃ and η at the current K_β; differentiable in it where the sites stand still."""
@@ -216,8 +225,9 @@ class _Follow(torch.autograd.Function):
     def backward(ctx, *grad_outputs):
         grad_v, grad_log_det, grad_trace = grad_outputs
         v, S = ctx.saved_tensors
-        weighted = S * (2.0 * grad_trace[:, None, None])
-        omega = total(weighted).to(v.dtype).addmm_(grad_v.mT, v)
+        # Wide at once: one pass over |β|² numbers.
+        weighted = S * (2.0 * grad_trace.to(v.dtype))[:, None, None]
+        omega = total(weighted).addmm_(grad_v.mT, v)
         omega.diagonal().add_(2.0 * grad_log_det.sum())
         grad_S = torch.diag_embed(grad_trace.unsqueeze(-1).expand(S.shape[:-1]))
         return omega, None, grad_S, None

@@ -43,7 +43,7 @@ class Predictor:
         self, x: Float[Tensor, "n d"]
     ) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
         narrow, x = x.to(self.gamma.dtype), x.to(self.beta.dtype)
-        with self.covariance.held():
+        with self.covariance.held(x):
             k = self.covariance.block(self.beta, x)
             mean = self.beta_weights @ k
             if self.gamma.shape[0]:

@@ -22,40 +22,37 @@ ROWS, COLUMNS = 32, 64
 
 
 class Block(torch.autograd.Function):
+    """K_xz of inverse lengthscales `[k, d]` or `[k, 1]` and scales `[k]`."""
+
     @staticmethod
-    def forward(ctx, x, z, rho, scale, families):
-        x, z = x.contiguous(), z.contiguous()
-        ctx.save_for_backward(x, z, rho, scale)
-        ctx.families = families
+    def forward(ctx, x, z, inverse, scale, families):
+        terms = ctx.terms = _Terms(x, z, inverse, scale, families)
         K = x.new_empty(x.shape[0], z.shape[0])
-        _launch(x, z, rho, scale, families, K=K)
+        terms.launch(slice(0, z.shape[0]), K=K)
         return K
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *grad_outputs):
-        (grad,) = grad_outputs
-        x, z, rho, scale = ctx.saved_tensors
-        x_needed, z_needed, *_ = ctx.needs_input_grad
-        P = grad.contiguous()
-        Q = torch.empty_like(P)
-        sums = _launch(x, z, rho, scale, ctx.families, Q=Q, P=P)
-        x_one, z_one = _centred(x, z)
-        grad_x = _points_gradient(x_one, Q @ z_one) if x_needed else None
-        grad_z = _points_gradient(z_one, Q.mT @ x_one) if z_needed else None
-        return grad_x, grad_z, *_hyper_gradients(sums, scale), None
+        terms: _Terms = ctx.terms
+        P = grad_outputs[0].contiguous()
+        Q = P.new_empty(terms.groups, *P.shape)
+        found = _Gradients(terms, *ctx.needs_input_grad[:2])
+        found.add(slice(0, P.shape[1]), Q, terms.launch(slice(0, P.shape[1]), Q=Q, P=P))
+        return found.x(), found.z(), *found.hyper(), None
 
 
 class Matvec(torch.autograd.Function):
+    """K_xz a_c for every row a_c of a."""
+
     @staticmethod
-    def forward(ctx, x, z, a, rho, scale, families):
-        x, z = x.contiguous(), z.contiguous()
-        ctx.save_for_backward(x, z, a, rho, scale)
-        ctx.families = families
+    def forward(ctx, x, z, a, inverse, scale, families):
+        terms = _Terms(x, z, inverse, scale, families)
+        ctx.terms, ctx.a = terms, a
         out = None
         for columns in _chunks(x, z):
             K = x.new_empty(x.shape[0], columns.stop - columns.start)
-            _launch(x, z[columns], rho, scale, families, K=K)
+            terms.launch(columns, K=K)
             product = a[:, columns] @ K.mT
             out = product if out is None else out + product
         return a.new_zeros(a.shape[0], x.shape[0]) if out is None else out
@@ -63,32 +60,125 @@ class Matvec(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, *grad_outputs):
-        g = grad_outputs[0].contiguous()
-        x, z, a, rho, scale = ctx.saved_tensors
-        x_needed, z_needed, *_ = ctx.needs_input_grad
-        x_one, z_one = _centred(x, z)
-        grad_a, q_x, q_z = torch.empty_like(a), torch.empty_like(z_one), []
-        sums = []
-        for columns in _chunks(x, z):
-            K, Q = x.new_empty(2, x.shape[0], columns.stop - columns.start)
+        terms: _Terms = ctx.terms
+        a, g = ctx.a, grad_outputs[0].contiguous()
+        rows = terms.x.shape[1]
+        found, grad_a = _Gradients(terms, *ctx.needs_input_grad[:2]), torch.empty_like(a)
+        if rows == 0:
+            grad_a.zero_()
+        for columns in _chunks(terms.x[0], terms.z[0]):
+            K, *_ = tiles = a.new_empty(1 + terms.groups, rows, columns.stop - columns.start)
             # ∂ℓ/∂K = gᵀ a has rank c: it is formed in the kernel's registers only.
             part = a[:, columns].contiguous()
-            sums.append(_launch(x, z[columns], rho, scale, ctx.families, K=K, Q=Q, g=g, a=part))
+            sums = terms.launch(columns, K=K, Q=tiles[1:], g=g, a=part)
             torch.mm(g, K, out=grad_a[:, columns])
-            if z_needed:
-                torch.mm(Q.mT, x_one, out=q_x[columns])
-            if x_needed:
-                q_z.append(Q @ z_one[columns])
-        grad_x = _points_gradient(x_one, _sum(q_z, x_one)) if x_needed else None
-        grad_z = _points_gradient(z_one, q_x) if z_needed else None
-        total = _sum(sums, torch.empty(2, len(scale), dtype=torch.float64, device=x.device))
-        return grad_x, grad_z, grad_a, *_hyper_gradients(total, scale), None
+            found.add(columns, tiles[1:], sums)
+        return found.x(), found.z(), grad_a, *found.hyper(), None
+
+
+class _Terms:
+    """The points over their lengthscales, and the sum: every summand has points of its own, or all
+    share one set and differ by ρ."""
+
+    def __init__(self, x, z, inverse, scale, families: tuple[str, ...]):
+        self.inverse, self.scale = inverse.contiguous(), scale.contiguous()
+        self.families = families
+        self.ard = inverse.shape[1] > 1
+        self.groups = len(families) if self.ard else 1
+        # [groups, rows, inputs]
+        self.x, self.z = (
+            t * inverse[:, None] if self.ard else t.contiguous()[None] for t in (x, z)
+        )
+
+    def launch(
+        self,
+        columns: slice,
+        K: Tensor | None = None,
+        Q: Tensor | None = None,
+        P: Tensor | None = None,
+        g: Tensor | None = None,
+        a: Tensor | None = None,
+    ) -> Tensor:
+        """Fills K and Q; with Q, whose P is given or is gᵀ a, returns sums over the tile:
+
+        Σ P ∘ κ_k, then Σ P ∘ κ′_k ∘ d² or, where every input has a lengthscale, Σ Q_k ∘ d_k².
+        """
+        (_, rows, dims), width = self.x.shape, columns.stop - columns.start
+        count = len(self.families)
+        size = count * (1 + (dims if self.ard else 1))
+        if rows * width == 0:
+            return self.scale.new_zeros(size, dtype=torch.float64)
+        programs = triton.cdiv(rows, ROWS) * triton.cdiv(width, COLUMNS)
+        sums = self.scale.new_empty(size, programs, dtype=torch.float64)
+        code = sum(FAMILY_CODES[name] * 4**k for k, name in enumerate(self.families))
+        z = self.z[:, columns]
+        _tile[(programs,)](  # pyright: ignore[reportIndexIssue]
+            self.x, z, self.inverse, self.scale, K, Q, P, g, a, sums, rows, width, dims,
+            0 if g is None else len(g), z.stride(0), 0 if Q is None else Q.stride(0),
+            FAMILIES=code, COUNT=count, ARD=self.ard, WITH_K=K is not None, WITH_Q=Q is not None,
+            DENSE=P is not None, ROWS=ROWS, COLUMNS=COLUMNS,
+        )  # fmt: skip
+        return sums.sum(1) if Q is not None else sums
+
+
+class _Gradients:
+    """Those of x, z, the inverse lengthscales and the scales, summed over tiles.
+
+    With Q = P ∘ s ρ κ′, ∂ℓ/∂x_i = 2 Σ_j Q_ij (x_i − z_j); likewise z.
+    """
+
+    def __init__(self, terms: _Terms, x_needed: bool, z_needed: bool):
+        self.terms = terms
+        needed = x_needed or z_needed
+        self.x_one, self.z_one = _centred(terms.x, terms.z) if needed else (None, None)
+        self.of_x: list[list[Tensor]] | None = [[] for _ in terms.x] if x_needed else None
+        # Without rows there are no tiles to fill it.
+        room = torch.empty_like if terms.x.shape[1] else torch.zeros_like
+        self.of_z = room(self.z_one) if z_needed else None  # pyright: ignore
+        self.sums: list[Tensor] = []
+
+    def add(self, columns: slice, Q: Tensor, sums: Tensor) -> None:
+        self.sums.append(sums)
+        for k, q in enumerate(Q):
+            if self.of_z is not None:
+                torch.mm(q.mT, self.x_one[k], out=self.of_z[k, columns])  # pyright: ignore
+            if self.of_x is not None:
+                self.of_x[k].append(q @ self.z_one[k, columns])  # pyright: ignore
+
+    def x(self) -> Tensor | None:
+        if self.of_x is None:
+            return None
+        products = [_sum(parts, self.x_one[0]) for parts in self.of_x]  # pyright: ignore
+        stacked = torch.stack(products) if len(products) > 1 else products[0][None]
+        return self._points(self.x_one, stacked)
+
+    def z(self) -> Tensor | None:
+        return None if self.of_z is None else self._points(self.z_one, self.of_z)
+
+    def _points(self, one: Tensor | None, products: Tensor) -> Tensor:
+        """2 Σ_j Q_ij (x_i − z_j) from [x, 1] and Q [z, 1]."""
+        assert one is not None
+        found = 2.0 * (products[..., -1:] * one - products)[..., :-1]
+        return (found * self.terms.inverse[:, None]).sum(0) if self.terms.ard else found[0]
+
+    def hyper(self) -> tuple[Tensor, Tensor]:
+        """The gradients of the inverse lengthscales and of the scales."""
+        inverse, scale = self.terms.inverse, self.terms.scale
+        count, size = len(scale), len(scale) * (1 + (inverse.shape[1] if self.terms.ard else 1))
+        nothing = torch.empty(size, dtype=torch.float64, device=scale.device)
+        sums = _sum(self.sums, nothing).to(scale.dtype)
+        totals, moments = sums[:count], sums[count:]
+        if self.terms.ard:
+            # q = Σ_d (inverse_d (x_d − z_d))²
+            return 2.0 * moments.view_as(inverse) / inverse, totals
+        # q = ρ d² with ρ = inverse²
+        return 2.0 * inverse * (scale * moments)[:, None], totals
 
 
 def _centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """Both sets about a centre of z, where the points' gradients cancel least, beside ones."""
     # Of the first rows: a mean over the columns of a tall matrix occupies one processor alone.
-    centre = z[:CENTRE_ROWS].mean(0) if z.shape[0] else z.new_zeros(z.shape[1])
+    centre = z[:, :CENTRE_ROWS].mean(1, keepdim=True) if z.shape[1] else z.new_zeros(1, 1, 1)
     one = torch.nn.functional.pad
     return one(x - centre, (0, 1), value=1.0), one(z - centre, (0, 1), value=1.0)
 
@@ -104,46 +194,6 @@ def _chunks(x: Tensor, z: Tensor) -> Iterator[slice]:
     if x.shape[0]:
         for j in range(0, z.shape[0], width):
             yield slice(j, min(j + width, z.shape[0]))
-
-
-def _points_gradient(x_one: Tensor, products: Tensor) -> Tensor:
-    """2 Σ_j Q_ij (x_i − z_j) from [x, 1] and Q [z, 1]."""
-    return 2.0 * (products[:, -1:] * x_one - products)[:, :-1]
-
-
-def _hyper_gradients(sums: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """∂ℓ/∂ρ_k = s_k Σ P ∘ κ′_k ∘ d² and ∂ℓ/∂s_k = Σ P ∘ κ_k."""
-    values, moments = sums.to(scale.dtype)
-    return moments * scale, values
-
-
-def _launch(
-    x: Tensor,
-    z: Tensor,
-    rho: Tensor,
-    scale: Tensor,
-    families: tuple[str, ...],
-    K: Tensor | None = None,
-    Q: Tensor | None = None,
-    P: Tensor | None = None,
-    g: Tensor | None = None,
-    a: Tensor | None = None,
-) -> Tensor:
-    """Fills K and Q; with Q, whose P is given or is gᵀ a, returns Σ P ∘ κ_k and Σ P ∘ κ′_k ∘ d²."""
-    rows, columns = x.shape[0], z.shape[0]
-    if rows * columns == 0:
-        return scale.new_zeros(2, len(families), dtype=torch.float64)
-    programs = triton.cdiv(rows, ROWS) * triton.cdiv(columns, COLUMNS)
-    count = len(families)
-    sums = torch.empty(2 * count, programs, dtype=torch.float64, device=x.device)
-    code = sum(FAMILY_CODES[name] * 4**k for k, name in enumerate(families))
-    _tile[(programs,)](  # pyright: ignore[reportIndexIssue]
-        x, z, rho, scale, K, Q, P, g, a, sums, rows, columns, x.shape[1],
-        0 if g is None else len(g),
-        FAMILIES=code, COUNT=count, WITH_K=K is not None, WITH_Q=Q is not None,
-        DENSE=P is not None, ROWS=ROWS, COLUMNS=COLUMNS,
-    )  # fmt: skip
-    return sums.sum(1).view(2, count) if Q is not None else sums
 
 
 @triton.jit
@@ -172,26 +222,29 @@ def _family(q, FAMILY: tl.constexpr):
 
 
 @triton.jit
+def _difference(x_ptr, z_ptr, i, j, d, dims, i_inside, j_inside):
+    x = tl.load(x_ptr + i * dims + d, mask=i_inside, other=0.0)
+    z = tl.load(z_ptr + j * dims + d, mask=j_inside, other=0.0)
+    return x[:, None] - z[None, :]
+
+
+@triton.jit
 def _tile(
-    x_ptr, z_ptr, rho_ptr, scale_ptr, K_ptr, Q_ptr, P_ptr, g_ptr, a_ptr, sums_ptr,
-    rows, columns, dims, latents,
-    FAMILIES: tl.constexpr, COUNT: tl.constexpr, WITH_K: tl.constexpr, WITH_Q: tl.constexpr,
-    DENSE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    x_ptr, z_ptr, inverse_ptr, scale_ptr, K_ptr, Q_ptr, P_ptr, g_ptr, a_ptr, sums_ptr,
+    rows, columns, dims, latents, z_step, Q_step,
+    FAMILIES: tl.constexpr, COUNT: tl.constexpr, ARD: tl.constexpr, WITH_K: tl.constexpr,
+    WITH_Q: tl.constexpr, DENSE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
+    programs = tl.num_programs(0)
     across = tl.cdiv(columns, COLUMNS)
     i = program // across * ROWS + tl.arange(0, ROWS)
     j = program % across * COLUMNS + tl.arange(0, COLUMNS)
     i_inside, j_inside = i < rows, j < columns
-    d2 = tl.zeros((ROWS, COLUMNS), dtype=x_ptr.dtype.element_ty)
-    for d in range(dims):
-        x = tl.load(x_ptr + i * dims + d, mask=i_inside, other=0.0)
-        z = tl.load(z_ptr + j * dims + d, mask=j_inside, other=0.0)
-        difference = x[:, None] - z[None, :]
-        d2 += difference * difference
     place = i[:, None].to(tl.int64) * columns + j[None, :]
     inside = i_inside[:, None] & j_inside[None, :]
-    P = tl.zeros_like(d2)
+    K = tl.zeros((ROWS, COLUMNS), dtype=x_ptr.dtype.element_ty)
+    d2, P, W = tl.zeros_like(K), tl.zeros_like(K), tl.zeros_like(K)
     if WITH_Q:
         if DENSE:
             P = tl.load(P_ptr + place, mask=inside, other=0.0)
@@ -200,22 +253,41 @@ def _tile(
                 g = tl.load(g_ptr + c * rows + i, mask=i_inside, other=0.0)
                 a = tl.load(a_ptr + c * columns + j, mask=j_inside, other=0.0)
                 P += g[:, None] * a[None, :]
-    K = tl.zeros_like(d2)
-    W = tl.zeros_like(d2)
     for k in tl.static_range(COUNT):
-        rho = tl.load(rho_ptr + k)
+        x_own, z_own = x_ptr, z_ptr
+        if ARD:
+            x_own += k * rows * dims
+            z_own += k * z_step
+        if ARD or k == 0:
+            d2 = tl.zeros_like(K)
+            for d in range(dims):
+                difference = _difference(x_own, z_own, i, j, d, dims, i_inside, j_inside)
+                d2 += difference * difference
         scale = tl.load(scale_ptr + k)
-        value, slope = _family(rho * d2, (FAMILIES // 4**k) % 4)
+        if ARD:
+            value, slope = _family(d2, (FAMILIES // 4**k) % 4)
+        else:
+            inverse = tl.load(inverse_ptr + k)
+            rho = inverse * inverse
+            value, slope = _family(rho * d2, (FAMILIES // 4**k) % 4)
         K += scale * value
         if WITH_Q:
-            W += scale * rho * slope
-            programs = tl.num_programs(0)
-            slot = sums_ptr + program
             # Rows and columns beyond the edge have P = 0.
+            slot = sums_ptr + program
             tl.store(slot + k * programs, tl.sum(P * value).to(tl.float64))
-            moment = tl.sum(P * slope * d2).to(tl.float64)
-            tl.store(slot + (COUNT + k) * programs, moment)
+            if ARD:
+                Q = P * (scale * slope)
+                tl.store(Q_ptr + k * Q_step + place, Q, mask=inside)
+                slot += (COUNT + k * dims) * programs
+                for d in range(dims):
+                    difference = _difference(x_own, z_own, i, j, d, dims, i_inside, j_inside)
+                    square = tl.sum(Q * difference * difference).to(tl.float64)
+                    tl.store(slot + d * programs, square)
+            else:
+                W += scale * rho * slope
+                moment = tl.sum(P * slope * d2).to(tl.float64)
+                tl.store(slot + (COUNT + k) * programs, moment)
     if WITH_K:
         tl.store(K_ptr + place, K, mask=inside)
-    if WITH_Q:
+    if WITH_Q and not ARD:
         tl.store(Q_ptr + place, P * W, mask=inside)

@@ -71,6 +71,15 @@ class Reading:
         self.scales = [term.scale().reshape(1) for term in terms]
         self.families = tuple(term.family for term in terms)
         self._sums: dict[torch.dtype, RadialSum] = {}
+        self.prepared: list[Tensor] = []
+
+    def prepare(self, dtypes: set[torch.dtype], at_once: bool) -> None:
+        """Makes now what blocks beside each other would each make for themselves, or for all."""
+        if at_once:
+            sums = [self.sum(dtype) for dtype in dtypes]
+            self.prepared = [t for s in sums for t in (s.inverse, s.scale)]
+        else:
+            self.prepared = [t for g in self._groups for t in (g.lengthscale, g.scale)]
 
     @cached_property
     def _groups(self) -> list[RadialGroup]:
@@ -90,9 +99,6 @@ class Reading:
 
     def groups(self, dtype: torch.dtype) -> list[RadialGroup]:
         return [group.to(dtype) for group in self._groups]
-
-    def tensors(self) -> list[Tensor]:
-        return [t for group in self._groups for t in (group.lengthscale, group.scale)]
 
     def sum(self, dtype: torch.dtype) -> RadialSum:
         if dtype not in self._sums:

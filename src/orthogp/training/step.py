@@ -145,9 +145,9 @@ class Step:
         branches = Branches(self.rates.device)
         natural, restated = self.natural, bound.kept is not None
         if natural is not None and restated:
-            # Beside the backward pass, which reads nothing of what q is kept by.
+            # From when q was complete: nothing after that reads what it is kept by.
             restate = partial(natural.restate, bound.factor, bound.q, bound.kept)
-            branches.run(restate, patient=True)
+            branches.run(restate, patient=True, after=bound.stated)
         alone = self.team.size == 1
         if alone:
             branches.run(lambda: self._note(bound, bound.value.detach()), patient=True)
