@@ -2,8 +2,9 @@
 
     python benchmarks/gpu_step.py [--sizes 300:0,300:700,1500:3500] [--latents 1] [--ard] [--top 6]
 
-Batch 1024, 8 inputs, float32, the default kernel (isotropic, or with a lengthscale for every input),
-natural steps, 64 KL columns. The replay alone is timed: no new batch, no check between steps.
+Batch 1024, 8 inputs, float32, the default kernel (isotropic, or with a lengthscale for every
+input), natural steps, 64 KL columns. The replay alone is timed: no new batch, no check between
+steps.
 """
 
 import argparse
