@@ -17,7 +17,8 @@ def trained(rows, **options):
 
 
 def in_chunks_of(monkeypatch, m, size: int) -> None:
-    monkeypatch.setattr(evaluate, "chunk_rows", lambda _: size)
+    for name in ("bound_rows", "prediction_rows"):
+        monkeypatch.setattr(evaluate, name, lambda _: size)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -48,11 +49,12 @@ def test_the_full_bound_of_a_float32_model_is_computed_in_float64():
 
 
 def test_chunks_shrink_as_inducing_points_grow(monkeypatch):
-    m = model(data(), b=10)
-    monkeypatch.setitem(evaluate.CHUNK_ELEMENTS, "cpu", 5000)
-    assert evaluate.chunk_rows(m) == 500
-    assert evaluate.chunk_rows(model(data(), b=40)) == 125
-    assert evaluate.chunk_rows(model(data(), b=150)) == 64
+    monkeypatch.setitem(evaluate.BOUND_ELEMENTS, "cpu", 5000)
+    monkeypatch.setitem(evaluate.PREDICTION_ELEMENTS, "cpu", 10_000)
+    for inducing, bound, prediction in ((10, 500, 1000), (40, 125, 250), (150, 64, 66)):
+        basis = model(data(), b=inducing).basis
+        assert evaluate.bound_rows(basis) == bound
+        assert evaluate.prediction_rows(basis) == prediction
 
 
 def test_beyond_the_limit_the_kl_is_estimated_closely(monkeypatch):

@@ -119,7 +119,7 @@ def test_a_row_is_predicted_alike_in_any_order_and_chunk(fits, seed, rows, chunk
         expected = answers(gp, X)
         with (
             mock.patch.object(base, "CHUNK_ROWS", chunk),
-            mock.patch.dict(evaluate.CHUNK_ELEMENTS, cpu=elements),
+            mock.patch.dict(evaluate.PREDICTION_ELEMENTS, cpu=elements),
         ):
             found = answers(gp, X[order])
         np.testing.assert_allclose(found, expected[order], rtol=1e-11, atol=1e-13)

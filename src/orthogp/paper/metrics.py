@@ -14,7 +14,7 @@ from orthogp.bases import marginals
 from orthogp.likelihoods import ClassificationLikelihood, RegressionLikelihood
 from orthogp.model import VariationalGP
 from orthogp.training import Rows
-from orthogp.training.evaluate import chunk_rows
+from orthogp.training.evaluate import bound_rows
 
 INTERVAL = 0.9
 HALF_WIDTH = NormalDist().inv_cdf((1 + INTERVAL) / 2)
@@ -53,7 +53,7 @@ def _latents(model: VariationalGP, rows: Rows) -> Iterator[tuple[Tensor, Tensor,
     """Targets, latent means and variances, without the work that condensing a predictor takes."""
     basis, device = model.basis, model.basis.beta.device
     factor = basis.factor(model.covariance, model.jitter, robust=True)
-    for part in rows.chunks(chunk_rows(model)):
+    for part in rows.chunks(bound_rows(model.basis)):
         part = part.to(device, torch.float64)
         p = basis.project(model.covariance, factor, part.x)
         mean, variance = marginals(p, basis.coefficients(p))

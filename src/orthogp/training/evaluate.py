@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orthogp.bases import Predictor, marginals
+from orthogp.bases import Basis, Predictor, marginals
 from orthogp.errors import NumericalError
 from orthogp.model import VariationalGP
 from orthogp.training.batches import ColumnSampler, Rows
@@ -16,16 +16,27 @@ from orthogp.training.streams import Stream
 
 T = TypeVar("T", Tensor, Rows)
 U = TypeVar("U")
-# Numbers in the largest temporary, c × b × rows.
-CHUNK_ELEMENTS = {"cpu": 2**19, "cuda": 2**25}
+# Numbers in the largest temporary: c × b × rows of the bound, b × rows of a prediction.
+BOUND_ELEMENTS = {"cpu": 2**19, "cuda": 2**25}
+PREDICTION_ELEMENTS = {"cpu": 2**20, "cuda": 2**25}
 # Beyond this many γ the exact KL, quadratic in them, is estimated from this many columns.
 EXACT_KL_LIMIT = 20_000
 ESTIMATE_COLUMNS = 4096
 
 
-def chunk_rows(model: VariationalGP) -> int:
-    budget = CHUNK_ELEMENTS.get(model.basis.beta.device.type, CHUNK_ELEMENTS["cpu"])
-    return max(64, budget // (model.basis.num_latents * model.basis.beta.shape[0]))
+def bound_rows(basis: Basis) -> int:
+    """How many rows the bound takes at a time."""
+    return _rows(basis, BOUND_ELEMENTS, basis.num_latents)
+
+
+def prediction_rows(basis: Basis) -> int:
+    """How many rows are predicted at a time."""
+    return _rows(basis, PREDICTION_ELEMENTS, 1)
+
+
+def _rows(basis: Basis, elements: dict[str, int], latents: int) -> int:
+    budget = elements.get(basis.beta.device.type, elements["cpu"])
+    return max(64, budget // (latents * basis.beta.shape[0]))
 
 
 @torch.no_grad()
@@ -55,7 +66,7 @@ def full_bound(model: VariationalGP, rows: Rows | Stream, num_rows: int | None =
         )
         return (log_prob if part.weight is None else log_prob * part.weight).sum()
 
-    size = chunk_rows(model)
+    size = bound_rows(basis)
     for found in _in_memory(rows.chunks(size), size, device, expected_log_prob):
         total = total + found
     share = 1.0 if num_rows is None else len(rows) / num_rows
@@ -77,7 +88,7 @@ def predict_in_chunks(
         return model.predict(part.to(device), predictor)
 
     with kept_pages():
-        yield from _in_memory([x], chunk_rows(model), device, predict)
+        yield from _in_memory([x], prediction_rows(model.basis), device, predict)
 
 
 @torch.no_grad()
@@ -90,7 +101,7 @@ def held_out_log_density(model: VariationalGP, rows: Rows) -> float:
         mean, variance = model.predict(part.x.to(device), predictor)
         return model.likelihood.log_density(part.y.to(device), mean, variance).sum()
 
-    for found in _in_memory([rows], chunk_rows(model), device, log_density):
+    for found in _in_memory([rows], prediction_rows(model.basis), device, log_density):
         total = total + found
     return float(total) / len(rows)
 
