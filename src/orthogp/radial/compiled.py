@@ -74,20 +74,17 @@ class _Job(ctypes.Structure):
 
 
 class _Terms:
-    """The points over their lengthscales, and the sum."""
+    """The points, and the sum."""
 
     def __init__(self, x, z, a, inverse, scale, families: tuple[str, ...]):
         ard = inverse.shape[1] > 1
         self.kind = _kind(families, x.shape[1], x.dtype == torch.float64, ard, a is None)
         self.inverse, self.scale, self.a = inverse.contiguous(), scale.contiguous(), a
-        # [groups, rows, inputs]
-        self.x = (x * inverse[:, None] if ard else x[None]).contiguous()
-        self.z = z * inverse[:, None] if ard else z[None]
-        self.rho = torch.ones_like(scale) if ard else inverse[:, 0].square()
+        self.x, self.z, self.rho = x.contiguous(), z, inverse.square().contiguous()
         self._only: _Tile | None = None
 
     def tiles(self) -> Iterator["_Tile"]:
-        count = self.z.shape[1] if self.x.shape[1] else 0
+        count = self.z.shape[0] if self.x.shape[0] else 0
         if 0 < count <= TILE_COLUMNS:
             # Packed once for both directions; of many tiles only one is held at a time.
             self._only = _Tile(self, 0, count) if self._only is None else self._only
@@ -101,20 +98,20 @@ class _Tile:
     """All rows and some columns of a block."""
 
     def __init__(self, terms: _Terms, left: int, columns: int):
-        rows = terms.x.shape[1]
+        rows = terms.x.shape[0]
         step = piece(terms.kind.double)
         self.left, self.columns, self.width = left, columns, -(-columns // step) * step
         self.tasks = min(TASKS, rows)
         self.counter = ctypes.c_int64(0)
         self.threads = torch.get_num_threads() if rows * columns >= SMALLEST_SHARED else 1
-        z = _padded(terms.z[:, left : left + columns].mT, self.width)
+        z = _padded(terms.z[left : left + columns].mT, self.width)
         a = None if terms.a is None else _padded(terms.a[:, left : left + columns], self.width)
         self.held = z, a
         self.job = _Job(
             next=ctypes.addressof(self.counter), x=terms.x.data_ptr(), z=z.data_ptr(),
             a=0 if a is None else a.data_ptr(), rho=terms.rho.data_ptr(),
             scale=terms.scale.data_ptr(), rows=rows, columns=columns, width=self.width,
-            stride=terms.z.shape[1], latents=0 if a is None else a.shape[0],
+            stride=terms.z.shape[0], latents=0 if a is None else a.shape[0],
             tasks=self.tasks,
         )  # fmt: skip
 
@@ -138,12 +135,12 @@ class _Gradients:
         self.of_z: list[Tensor] = []
         self.of_a: list[Tensor] = []
         # One number sums millions of terms: in double, whatever the blocks are in.
-        count, squares = len(kind.families), kind.groups * kind.dims if kind.ard else 0
-        self.wide = terms.scale.new_zeros(TASKS, 2 * count + squares, dtype=torch.float64)
+        size = len(kind.families) * (2 + (kind.dims if kind.ard else 0))
+        self.wide = terms.scale.new_zeros(TASKS, size, dtype=torch.float64)
 
     def add(self, tile: _Tile, **addresses: int) -> None:
         x, kind = self.terms.x, self.kind
-        inputs = kind.groups * kind.dims if kind.columns_needed else 0
+        inputs = kind.dims if kind.columns_needed else 0
         latents = 0 if kind.dense else len(self.terms.a)
         # What every task adds to z, then what it adds to a.
         parts = x.new_zeros(inputs + latents, tile.tasks, tile.width)
@@ -154,18 +151,17 @@ class _Gradients:
         )  # fmt: skip
         total = parts.sum(1)[:, : tile.columns]
         if inputs:
-            self.of_z.append(total[:inputs].unflatten(0, (kind.groups, kind.dims)).mT)
+            self.of_z.append(total[:inputs].mT)
         if latents:
             self.of_a.append(total[inputs:])
 
     def x(self) -> Tensor | None:
-        return None if self.of_x is None else self._points(self.of_x)
+        return self.of_x
 
     def z(self) -> Tensor | None:
         if not self.kind.columns_needed:
             return None
-        found = torch.cat(self.of_z, 1) if self.of_z else torch.zeros_like(self.terms.z)
-        return self._points(found)
+        return torch.cat(self.of_z) if self.of_z else torch.zeros_like(self.terms.z)
 
     def a(self) -> Tensor:
         return torch.cat(self.of_a, 1) if self.of_a else torch.zeros_like(self.terms.a)
@@ -177,13 +173,10 @@ class _Gradients:
         sums = self.wide.sum(0).to(scale.dtype)
         totals, moments, squares = sums[:count], sums[count : 2 * count], sums[2 * count :]
         if self.kind.ard:
-            # q = Σ_d (inverse_d (x_d − z_d))²
-            return squares.view_as(inverse) / inverse, totals
+            # q = Σ_d ρ_d (x_d − z_d)² with ρ = inverse²
+            return squares.view_as(inverse) * inverse, totals
         # q = ρ d² with ρ = inverse²
         return 2.0 * inverse * (scale * moments)[:, None], totals
-
-    def _points(self, found: Tensor) -> Tensor:
-        return (found * self.terms.inverse[:, None]).sum(0) if self.kind.ard else found[0]
 
 
 @cache

@@ -11,7 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
+from itertools import chain
+from operator import add
 from typing import Any
 
 from orthogp.radial.emit import INDEX, VECTOR_BYTES, Number, Program
@@ -23,7 +25,7 @@ UNROLLED = 4
 UNROLLED_INPUTS = 16
 # Pieces of a strip.
 STRIP = 8
-# Addresses, then sizes. x is [groups, rows, dims], z is [groups, dims, width].
+# Addresses, then sizes. x is [rows, dims], z is [dims, width], rho is [k] or [k, dims].
 FIELDS = (
     "next", "x", "z", "a", "rho", "scale", "out", "P", "g",
     "grad_x", "grad_z", "grad_a", "sums",
@@ -35,8 +37,9 @@ FIELDS = (
 class Kind:
     """What a function is for.
 
-    `ard` gives every summand distances of its own. `dense` is about K itself, else about K a. The
-    flags that remain name the gradients that are wanted; a function without any gives values.
+    `ard` gives every summand distances of its own, Σ_d ρ_kd (x_d − z_d)². `dense` is about K
+    itself, else about K a. The flags that remain name the gradients that are wanted; a function
+    without any gives values.
     """
 
     families: tuple[str, ...]
@@ -47,10 +50,6 @@ class Kind:
     backward: bool = False
     rows_needed: bool = False
     columns_needed: bool = False
-
-    @property
-    def groups(self) -> int:
-        return len(self.families) if self.ard else 1
 
 
 def piece(double: bool) -> int:
@@ -93,30 +92,33 @@ class _Loops(ABC):
         offsets = (INDEX(u * self.p.lanes) for u in range(UNROLLED))
         return [self.p.place(address, self.p.builder.add(index, offset)) for offset in offsets]
 
-    def x_index(self, group: int, i: Any) -> Any:
-        """Where the inputs of row i begin."""
-        row = self.p.at(i, (INDEX(group), self.f["rows"]))
-        return self.p.builder.mul(row, INDEX(self.kind.dims))
+    def x_index(self, i: Any, d: Any) -> Any:
+        return self.p.at(d, (i, INDEX(self.kind.dims)))
 
-    def z_index(self, group: int, d: Any, j: Any) -> Any:
-        return self.p.at(j, (self.p.at(d, (INDEX(group), INDEX(self.kind.dims))), self.f["width"]))
-
-    def differences(self, group: int, i: Any, d: Any, j: Any) -> list[Number]:
+    def differences(self, i: Any, d: Any, j: Any) -> list[Number]:
         """x_id − z_jd of a piece."""
         p, f = self.p, self.f
-        here = p.spread(p.scalar(p.place(f["x"], p.builder.add(self.x_index(group, i), d))))
-        return [here - p.load(z) for z in self.vectors(f["z"], self.z_index(group, d, j))]
+        here = p.spread(p.scalar(p.place(f["x"], self.x_index(i, d))))
+        return [here - p.load(z) for z in self.vectors(f["z"], p.at(j, (d, f["width"])))]
 
-    def distances(self, group: int, i: Any, j: Any) -> list[Number]:
-        """|x_i − z_j|² of a piece."""
-        p = self.p
-        totals = [p.variable() for _ in range(UNROLLED)]
-        for total in totals:
+    def distances(self, i: Any, j: Any) -> list[list[Number]]:
+        """Of a piece |x_i − z_j|², or what every summand has in its place."""
+        p, count = self.p, len(self.kind.families) if self.kind.ard else 1
+        totals = [[p.variable() for _ in range(UNROLLED)] for _ in range(count)]
+        for total in chain(*totals):
             p.store(p.zeros(), total)
         for d in self.inputs():
-            for total, t in zip(totals, self.differences(group, i, d, j), strict=True):
-                p.add_to(total, t * t)
-        return [p.load(total) for total in totals]
+            squares = [t * t for t in self.differences(i, d, j)]
+            for k, own in enumerate(totals):
+                weight = self.weight(k, d) if self.kind.ard else None
+                for total, square in zip(own, squares, strict=True):
+                    p.add_to(total, square if weight is None else weight * square)
+        return [[p.load(total) for total in own] for own in totals]
+
+    def weight(self, k: int, d: Any) -> Number:
+        """ρ_kd."""
+        place = self.p.at(d, (INDEX(k), INDEX(self.kind.dims)))
+        return self.p.spread(self.p.scalar(self.p.place(self.f["rho"], place)))
 
     def inputs(self) -> Iterator[Any]:
         """Emits what follows for every input, one after the other or as a loop."""
@@ -130,13 +132,12 @@ class _Loops(ABC):
         return self.p.spread(self.p.scalar(self.p.place(self.f[name], INDEX(k))))
 
     def families(self, i: Any, j: Any):
-        """Of each summand: its number, ρ, s, and d², κ, κ′ of the vectors of a piece."""
-        d2 = []
+        """Of each summand: its number, ρ or None, s, and d², κ, κ′ of the vectors of a piece."""
+        distances = self.distances(i, j)
         for k, name in enumerate(self.kind.families):
-            if k < self.kind.groups:
-                d2 = self.distances(k, i, j)
-            rho = self.parameter("rho", k)
-            found = [FAMILIES[name](rho * t) for t in d2]
+            d2 = distances[k if self.kind.ard else 0]
+            rho = None if self.kind.ard else self.parameter("rho", k)
+            found = [FAMILIES[name](t if rho is None else rho * t) for t in d2]
             yield k, rho, self.parameter("scale", k), d2, found
 
 
@@ -168,7 +169,8 @@ class _Backward(_Loops):
     """The gradients, from P = ∂ℓ/∂K as it is given or as gᵀ a.
 
     With Q = 2 P ∘ Σ_k s_k ρ_k κ′_k, ∂ℓ/∂x_i = Σ_j Q_ij (x_i − z_j); ∂ℓ/∂z_j is −Σ_i of the same.
-    Those of rows are complete, the others are sums over the rows of a task.
+    Where every summand has a ρ for every input, so has Q, and Q_k is what it is without ρ. The
+    gradients of rows are complete, the others are sums over the rows of a task.
     """
 
     def __init__(self, kind: Kind):
@@ -176,8 +178,8 @@ class _Backward(_Loops):
         p = self.p
         self.sums = [[p.variable() for _ in range(2)] for _ in kind.families]
         dims = INDEX(kind.dims)
-        self.pulls = [p.variable(dims) for _ in range(kind.groups)]
-        self.squares = [p.variable(dims) for _ in range(kind.groups)]
+        self.pulls = p.variable(dims)
+        self.squares = [p.variable(dims) for _ in kind.families] if kind.ard else []
 
     def row(self, task: Any, i: Any, pieces: Callable[[], AbstractContextManager[Any]]) -> None:
         self.clear()
@@ -192,26 +194,22 @@ class _Backward(_Loops):
             for room in pair:
                 p.store(p.zeros(), room)
         with p.loop(INDEX(0), INDEX(self.kind.dims)) as d:
-            for room in (*self.pulls, *self.squares):
+            for room in (self.pulls, *self.squares):
                 p.store(p.zeros(), p.element(room, d))
 
     def piece(self, task: Any, i: Any, j: Any) -> None:
         p = self.p
         P = self.weights(i, j)
-        value, Q = [p.zeros()] * UNROLLED, [p.zeros()] * UNROLLED
+        value, Q = [p.zeros()] * UNROLLED, []
         for k, rho, scale, d2, found in self.families(i, j):
-            factor = rho * scale * 2.0
+            factor = scale * 2.0 if rho is None else rho * scale * 2.0
+            Q.append([factor * (P[u] * slope) for u, (_, slope) in enumerate(found)])
             for u, (kappa, slope) in enumerate(found):
                 value[u] = value[u] + scale * kappa
-                pulled = P[u] * slope
-                Q[u] = Q[u] + factor * pulled
                 p.add_to(self.sums[k][0], P[u] * kappa)
-                p.add_to(self.sums[k][1], pulled * d2[u])
-            if self.kind.ard:
-                self.points(task, k, i, j, Q)
-                Q = [p.zeros()] * UNROLLED
-        if not self.kind.ard:
-            self.points(task, 0, i, j, Q)
+                if rho is not None:
+                    p.add_to(self.sums[k][1], P[u] * slope * d2[u])
+        self.points(task, i, j, Q)
         if not self.kind.dense:
             self.add_products(task, i, j, value)
 
@@ -232,23 +230,35 @@ class _Backward(_Loops):
                 p.add_to(total, g * p.load(a))
         return [p.load(total) for total in totals]
 
-    def points(self, task: Any, group: int, i: Any, j: Any, Q: list[Number]) -> None:
+    def points(self, task: Any, i: Any, j: Any, Q: list[list[Number]]) -> None:
         kind, p, f = self.kind, self.p, self.f
-        if not (kind.rows_needed or kind.columns_needed or kind.ard):
+        needed = kind.rows_needed or kind.columns_needed
+        if not (needed or kind.ard):
             return
+        if not kind.ard:
+            Q = [[reduce(add, summands) for summands in zip(*Q, strict=True)]]
         for d in self.inputs():
-            pull, square = p.zeros(), p.zeros()
-            row = p.at(d, (INDEX(group), INDEX(kind.dims)))
-            places = self.vectors(f["grad_z"], self.part_index(row, task, j))
-            for q, t, place in zip(Q, self.differences(group, i, d, j), places, strict=True):
-                weighted = q * t
-                pull, square = pull + weighted, weighted * t + square
+            differences = self.differences(i, d, j)
+            for own, room in zip(Q, self.squares, strict=False):
+                square = p.zeros()
+                for q, t in zip(own, differences, strict=True):
+                    square = q * (t * t) + square
+                p.add_to(p.element(room, d), square)
+            if not needed:
+                continue
+            weights = [self.weight(k, d) for k in range(len(Q))] if kind.ard else None
+            pull = p.zeros()
+            places = self.vectors(f["grad_z"], self.part_index(d, task, j))
+            for u, (t, place) in enumerate(zip(differences, places, strict=True)):
+                parts = [own[u] for own in Q]
+                if weights is not None:
+                    parts = [w * q for w, q in zip(weights, parts, strict=True)]
+                weighted = reduce(add, parts) * t
+                pull = pull + weighted
                 if kind.columns_needed:
                     p.store(p.load(place) - weighted, place)
             if kind.rows_needed:
-                p.add_to(p.element(self.pulls[group], d), pull)
-            if kind.ard:
-                p.add_to(p.element(self.squares[group], d), square)
+                p.add_to(p.element(self.pulls, d), pull)
 
     def part_index(self, row: Any, task: Any, j: Any) -> Any:
         """Where a task keeps its part of a sum over rows."""
@@ -267,18 +277,17 @@ class _Backward(_Loops):
         """Adds what a row summed up to the sums of its task and to its own gradient."""
         kind, p, f, b = self.kind, self.p, self.f, self.p.builder
         count = len(kind.families)
-        # A task's numbers: Σ P κ_k, Σ P κ′_k d², and for every input of a summand Σ Q (x − z)².
-        size = 2 * count + (kind.groups * kind.dims if kind.ard else 0)
+        # A task's numbers: Σ P κ_k, Σ P κ′_k d², and for every input of a summand Σ Q_k (x − z)².
+        size = 2 * count + len(self.squares) * kind.dims
         for k, pair in enumerate(self.sums):
             for which, room in enumerate(pair):
                 index = p.at(INDEX(which * count + k), (task, INDEX(size)))
                 p.add_double(f["sums"], index, p.load(room).total())
         with p.loop(INDEX(0), INDEX(kind.dims)) as d:
-            for group in range(kind.groups):
-                if kind.rows_needed:
-                    place = p.place(f["grad_x"], b.add(self.x_index(group, i), d))
-                    p.add_to(place, p.load(p.element(self.pulls[group], d)).total())
-                if kind.ard:
-                    total = p.load(p.element(self.squares[group], d)).total()
-                    first = INDEX(2 * count + group * kind.dims)
-                    p.add_double(f["sums"], p.at(b.add(first, d), (task, INDEX(size))), total)
+            if kind.rows_needed:
+                place = p.place(f["grad_x"], self.x_index(i, d))
+                p.add_to(place, p.load(p.element(self.pulls, d)).total())
+            for k, room in enumerate(self.squares):
+                total = p.load(p.element(room, d)).total()
+                first = INDEX(2 * count + k * kind.dims)
+                p.add_double(f["sums"], p.at(b.add(first, d), (task, INDEX(size))), total)
