@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,18 +15,22 @@ ITERATIONS = 50
 @torch.enable_grad()
 def minimised(loss: Callable[[Tensor], Tensor], start: list[float]) -> Tensor:
     """The logarithms, from `start`, at which the mean loss of a row is least."""
-    first = torch.tensor(start, dtype=torch.float64)
-    logs = first.clone().requires_grad_()
-    optimizer = torch.optim.LBFGS([logs], max_iter=ITERATIONS, line_search_fn="strong_wolfe")
+    # Not `torch.optim`: it imports a compiler when it is first used, which takes a second.
+    from scipy.optimize import minimize
 
-    def penalised() -> Tensor:
+    first = torch.tensor(start, dtype=torch.float64)
+
+    def penalised(values: np.ndarray) -> tuple[float, np.ndarray]:
+        logs = torch.from_numpy(values).requires_grad_()
         # Keeps a number that the sample says nothing about where it was.
         value = loss(logs) + 1e-4 * (logs - first).square().sum()
-        (logs.grad,) = torch.autograd.grad(value, [logs])
-        return value
+        (grad,) = torch.autograd.grad(value, [logs])
+        return value.item(), grad.numpy()
 
-    optimizer.step(penalised)
-    return logs.detach()
+    found = minimize(
+        penalised, first.numpy(), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS}
+    )
+    return torch.from_numpy(found.x)
 
 
 def scales(logs: Tensor) -> Tensor:
