@@ -8,11 +8,11 @@ from orthogp.errors import ConfigurationError
 from orthogp.paper.published import CLASSIFICATION_COLUMNS, REGRESSION_COLUMNS
 from orthogp.training import TrainingConfig
 
-# Columns of our own, on the same splits: OrthNat with a lengthscale for every input, the
+# Columns of our own, on the same splits: methods with a lengthscale for every input, the
 # estimators' defaults, and boosted trees.
 OWN_METHODS = {
     "regression": ("OrthNatARD", "Default", "Boosting", "NGBoost"),
-    "classification": ("OrthNatARD", "Default", "Boosting"),
+    "classification": ("CoupledARD", "OrthARD", "OrthNatARD", "Default", "Boosting"),
 }
 OPTIMUM = "Optimum"
 
@@ -42,9 +42,11 @@ METHODS = {
     "OrthNat": ("orthogonal", "natural"),
     "Hybrid": ("hybrid", "adam"),
     "Decoupled": ("decoupled", "adam"),
+    "CoupledARD": ("coupled", "adam"),
+    "OrthARD": ("orthogonal", "adam"),
     "OrthNatARD": ("orthogonal", "natural"),
 }
-WITH_ARD = ("OrthNatARD",)
+WITH_ARD = ("CoupledARD", "OrthARD", "OrthNatARD")
 SMALL_COUPLED = ("Coupled300", "CoupledNat300")
 
 PAPER_TRAINING = TrainingConfig(
