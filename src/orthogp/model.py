@@ -116,7 +116,7 @@ class VariationalGP(nn.Module):
             branches.join()
             projection = self.basis.join(self.covariance, factor, blocks, branches, crowded)
             q = self.basis.coefficients(projection, kept)
-            stated = kept and _now()
+            stated = _now() if crowded and kept is not None else None
             mean, variance = marginals(projection, q)
             branches.join()
             kl = self.basis.kl(self.covariance, projection, q)

@@ -13,6 +13,7 @@ A basis says how ν and S̃ come from its own parameters; that is all in which t
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -165,8 +166,9 @@ class Basis(nn.Module, ABC):
         `rows_beside` takes the rows in a branch of their own: worth it where products are large.
         """
         R = factor.R.detach()
-        apart = branches if rows_beside else Branches(R.device, beside=False)
-        rows = apart.begin(lambda: _WhitenRows.apply(blocks.k, R), blocks.k, R)
+        rows = partial(_WhitenRows.apply, blocks.k, R)
+        if rows_beside:
+            rows = branches.begin(rows, blocks.k, R)
         u = factor.whiten(blocks.at_beta.double().mT).mT
         residuals = None
         if blocks.columns is not None:
