@@ -1,6 +1,7 @@
 """Rows a second of prediction: the latent mean and variance of every row, back in NumPy.
 
-orthogp predicts in float64 whatever it was trained in; a peer in the dtype of the setup.
+orthogp predicts means in float64 whatever it was trained in, and variances where they are small; a
+peer everything in the dtype of the setup.
 """
 
 from collections.abc import Mapping
