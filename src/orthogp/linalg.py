@@ -102,9 +102,10 @@ def _cholesky(K: Float[Tensor, "*c b b"]) -> tuple[Float[Tensor, "*c b b"], Int[
     """L and whether K has one. K is its own transpose, and laid out so as LAPACK wants it."""
     if K.is_cuda:
         return torch.linalg.cholesky_ex(K.mT)
-    # By rows, as the rest reads it.
-    U, info = torch.linalg.cholesky_ex(K.mT, upper=True)
-    return U.mT, info
+    # By rows, as the rest reads it, and into a place of its own, which spares a pass.
+    L, info = torch.empty_like(K), torch.empty(K.shape[:-2], dtype=torch.int32)
+    torch.linalg.cholesky_ex(K.mT, upper=True, out=(L.mT, info))
+    return L, info
 
 
 def invert_lower(L: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
