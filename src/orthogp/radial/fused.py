@@ -67,18 +67,21 @@ class Matvec(torch.autograd.Function):
         if rows == 0:
             grad_a.zero_()
         for columns in _chunks(terms.x[0], terms.z[0]):
-            K, *_ = tiles = a.new_empty(1 + terms.groups, rows, columns.stop - columns.start)
+            tiles = a.new_empty(1 + terms.groups, rows, columns.stop - columns.start)
+            K, Q = tiles[0], tiles[1:]
             # ∂ℓ/∂K = gᵀ a has rank c: it is formed in the kernel's registers only.
             part = a[:, columns].contiguous()
-            sums = terms.launch(columns, K=K, Q=tiles[1:], g=g, a=part)
+            sums = terms.launch(columns, K=K, Q=Q, g=g, a=part)
             torch.mm(g, K, out=grad_a[:, columns])
-            found.add(columns, tiles[1:], sums)
+            found.add(columns, Q, sums)
         return found.x(), found.z(), grad_a, *found.hyper(), None
 
 
 class _Terms:
-    """The points over their lengthscales, and the sum: every summand has points of its own, or all
-    share one set and differ by ρ."""
+    """The sum and its points: all summands share one set and differ by ρ, or each has its own.
+
+    Its own are the points over its lengthscales.
+    """
 
     def __init__(self, x, z, inverse, scale, families: tuple[str, ...]):
         self.inverse, self.scale = inverse.contiguous(), scale.contiguous()
