@@ -103,7 +103,7 @@ def _cholesky(K: Float[Tensor, "*c b b"]) -> tuple[Float[Tensor, "*c b b"], Int[
     if K.is_cuda:
         return torch.linalg.cholesky_ex(K.mT)
     # By rows, as the rest reads it, and into a place of its own, which spares a pass.
-    L, info = torch.empty_like(K), torch.empty(K.shape[:-2], dtype=torch.int32)
+    L, info = torch.empty_like(K), K.new_empty(K.shape[:-2], dtype=torch.int32)
     torch.linalg.cholesky_ex(K.mT, upper=True, out=(L.mT, info))
     return L, info
 
