@@ -88,6 +88,8 @@ class _Terms:
         self.families = families
         self.ard = inverse.shape[1] > 1
         self.groups = len(families) if self.ard else 1
+        # Of each summand one for its scale and one for each of its lengthscales.
+        self.num_sums = len(families) * (1 + inverse.shape[1])
         # [groups, rows, inputs]
         self.x, self.z = (
             t * inverse[:, None] if self.ard else t.contiguous()[None] for t in (x, z)
@@ -108,11 +110,10 @@ class _Terms:
         """
         (_, rows, dims), width = self.x.shape, columns.stop - columns.start
         count = len(self.families)
-        size = count * (1 + (dims if self.ard else 1))
         if rows * width == 0:
-            return self.scale.new_zeros(size, dtype=torch.float64)
+            return self.scale.new_zeros(self.num_sums, dtype=torch.float64)
         programs = triton.cdiv(rows, ROWS) * triton.cdiv(width, COLUMNS)
-        sums = self.scale.new_empty(size, programs, dtype=torch.float64)
+        sums = self.scale.new_empty(self.num_sums, programs, dtype=torch.float64)
         code = sum(FAMILY_CODES[name] * 4**k for k, name in enumerate(self.families))
         z = self.z[:, columns]
         _tile[(programs,)](  # pyright: ignore[reportIndexIssue]
@@ -167,10 +168,9 @@ class _Gradients:
     def hyper(self) -> tuple[Tensor, Tensor]:
         """The gradients of the inverse lengthscales and of the scales."""
         inverse, scale = self.terms.inverse, self.terms.scale
-        count, size = len(scale), len(scale) * (1 + (inverse.shape[1] if self.terms.ard else 1))
-        nothing = torch.empty(size, dtype=torch.float64, device=scale.device)
+        nothing = scale.new_empty(self.terms.num_sums, dtype=torch.float64)
         sums = _sum(self.sums, nothing).to(scale.dtype)
-        totals, moments = sums[:count], sums[count:]
+        totals, moments = sums[: len(scale)], sums[len(scale) :]
         if self.terms.ard:
             # q = Σ_d (inverse_d (x_d − z_d))²
             return 2.0 * moments.view_as(inverse) / inverse, totals
