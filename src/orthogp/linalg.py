@@ -49,13 +49,9 @@ class Factor:
         # For the gradient alone, which `Covariance.own_block` wants symmetric.
         return add_jitter(0.5 * (K + K.mT), self.jitter)
 
-    def whiten(self, x: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
-        """R x = L⁻¹ x, in the dtype of x."""
-        return _Whiten.apply(x, self.omega, self.R.detach())  # pyright: ignore[reportReturnType]
-
-    def unwhiten(self, x: Float[Tensor, "b n"]) -> Float[Tensor, "b n"]:
-        """Rᵀ x = L⁻ᵀ x, in the dtype of x."""
-        return _Unwhiten.apply(x, self.omega, self.R.detach())  # pyright: ignore[reportReturnType]
+    def solve(self, x: Float[Tensor, "b n"]) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"]]:
+        """R x = L⁻¹ x and Rᵀ R x = (K + εI)⁻¹ x, in the dtype of x."""
+        return _Solve.apply(x, self.omega, self.R.detach())  # pyright: ignore[reportReturnType]
 
 
 def factorise(
@@ -245,39 +241,25 @@ class _InverseCholesky(torch.autograd.Function):
         return grad, None, None
 
 
-class _Whiten(torch.autograd.Function):
+class _Solve(torch.autograd.Function):
+    """x ↦ y = R x and z = Rᵀ y:  dy = Ω y + R dx,  dz = Rᵀ (Ωᵀ y + dy)."""
+
     @staticmethod
     def forward(ctx, x, omega, R):
         R = R.to(x.dtype)
         y = R @ x
         ctx.save_for_backward(R, y)
         ctx.omega_dtype = omega.dtype
-        return y
+        return y, R.mT @ y
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *grad_outputs):
-        (grad,) = grad_outputs
+        grad_y, grad_z = grad_outputs
         R, y = ctx.saved_tensors
-        # dy = Ω y
-        omega = (grad @ y.mT).to(ctx.omega_dtype) if ctx.needs_input_grad[1] else None
+        from_z = R @ grad_z
+        grad = grad_y + from_z
+        omega = None
+        if ctx.needs_input_grad[1]:
+            omega = (y @ from_z.mT).addmm_(grad, y.mT).to(ctx.omega_dtype)
         return R.mT @ grad if ctx.needs_input_grad[0] else None, omega, None
-
-
-class _Unwhiten(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, omega, R):
-        R = R.to(x.dtype)
-        ctx.save_for_backward(R, x)
-        ctx.omega_dtype = omega.dtype
-        return R.mT @ x
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, *grad_outputs):
-        (grad,) = grad_outputs
-        R, x = ctx.saved_tensors
-        whitened = R @ grad
-        # dy = Rᵀ Ωᵀ x
-        omega = (x @ whitened.mT).to(ctx.omega_dtype) if ctx.needs_input_grad[1] else None
-        return whitened, omega, None

@@ -117,13 +117,19 @@ class VariationalGP(nn.Module):
             projection = self.basis.join(self.covariance, factor, blocks, branches, crowded)
             q = self.basis.coefficients(projection, kept)
             stated = _now() if crowded and kept is not None else None
+            # A chain of many small operations, beside the rows' own.
+            divergence = branches.begin(
+                lambda: self.basis.kl(self.covariance, projection, q),
+                projection.u,
+                *self.covariance.held_tensors(),
+            )
             mean, variance = marginals(projection, q)
-            branches.join()
-            kl = self.basis.kl(self.covariance, projection, q)
-        rows = self.likelihood.expected_log_prob(y, mean + self.prior_mean(x), variance)
+        if not isinstance(self.mean, ZeroMean):
+            mean = mean + self.prior_mean(x)
+        rows = self.likelihood.expected_log_prob(y, mean, variance)
         rows = rows if weight is None else rows * weight
         scale = 1.0 if num_rows is None else num_rows / (batch_rows or x.shape[0])
-        expected = scale * rows.double().sum()
+        expected, kl = scale * rows.sum(dtype=torch.float64), divergence()
         return Bound(expected - kl, expected, kl, q, factor, kept and kept(), stated)
 
     def _require_inputs(self, x: Float[Tensor, "n d"]) -> None:

@@ -85,8 +85,10 @@ class ScaledAdam:
     ):
         self.a_gamma, self.learning_rate, self.betas, self.eps = a_gamma, learning_rate, betas, eps
         self._betas = torch.tensor(betas, dtype=torch.float64, device=a_gamma.device)
-        # 1 − βᵗ of both, of the step under way.
-        self._corrections = a_gamma.new_zeros(2)
+        # Of the step under way: lr / (1 − β₁ᵗ), and what divides it, linear in the root of the
+        # mean square.
+        self._rate = a_gamma.new_zeros(())
+        self._slope, self._least = (torch.zeros_like(a_gamma[0]) for _ in range(2))
         own = {
             "step": torch.zeros((), dtype=torch.float64, device=a_gamma.device),
             "exp_avg": torch.zeros_like(a_gamma),
@@ -108,9 +110,14 @@ class ScaledAdam:
     @torch.no_grad()
     def count(self) -> None:
         """Counts a step, before its gradient is known."""
-        steps = self.state[self.a_gamma]["step"].add_(1.0)
+        state = self.state[self.a_gamma]
         # In float64: 1 − 0.999ᵗ in float32 is off by 1e-4 at the first step.
-        self._corrections.copy_(1.0 - self._betas**steps)
+        first, second = 1.0 - self._betas ** state["step"].add_(1.0)
+        self._rate.copy_(self.learning_rate / first)
+        # ∂ℒ/∂ã = ∂ℒ/∂a / D, so Adam's eps on ã is eps · D on a.
+        scale = state["scale"]
+        torch.mul(scale, second.rsqrt().to(scale.dtype), out=self._slope)
+        torch.mul(scale, scale, out=self._least).mul_(self.eps)
 
     @torch.no_grad()
     def step(self, counted: bool = False) -> None:
@@ -121,8 +128,5 @@ class ScaledAdam:
         assert a.grad is not None
         mean = state["exp_avg"].lerp_(a.grad, 1 - first)
         square = state["exp_avg_sq"].mul_(second).addcmul_(a.grad, a.grad, value=1 - second)
-        # ∂ℒ/∂ã = ∂ℒ/∂a / D, so Adam's eps on ã is eps · D on a.
-        scale = state["scale"]
-        spread = (square / self._corrections[1]).sqrt_().add_(scale, alpha=self.eps).mul_(scale)
-        rate = self.learning_rate / self._corrections[0]
-        a.addcdiv_(rate * mean, spread, value=-1.0)
+        spread = torch.addcmul(self._least, square.sqrt(), self._slope)
+        a.addcdiv_(self._rate * mean, spread, value=-1.0)

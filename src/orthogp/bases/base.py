@@ -51,7 +51,7 @@ class Projection:
     u: Float[Tensor, "c b"]
     gamma_part: Float[Tensor, "c n"]
     columns: Int[Tensor, " k"] | None
-    column_residuals: Float[Tensor, "c k"] | None
+    residuals: Callable[[], Float[Tensor, "c k"]] | None
 
     @property
     def w(self) -> Float[Tensor, "b n"]:
@@ -161,7 +161,7 @@ class Basis(nn.Module, ABC):
         branches: Branches,
         rows_beside: bool = False,
     ) -> Projection:
-        """The projection from its two parts; complete after another `join`.
+        """The projection from its two parts; what takes long runs in branches.
 
         `rows_beside` takes the rows in a branch of their own: worth it where products are large.
         """
@@ -169,15 +169,15 @@ class Basis(nn.Module, ABC):
         rows = partial(_WhitenRows.apply, blocks.k, R)
         if rows_beside:
             rows = branches.begin(rows, blocks.k, R)
-        u = factor.whiten(blocks.at_beta.double().mT).mT
+        u, solved = (t.mT for t in factor.solve(blocks.at_beta.double().mT))
         residuals = None
         if blocks.columns is not None:
             beta, gamma_columns = self.beta.to(blocks.k.dtype), blocks.gamma_columns
             beta = beta.view_as(beta)
             # r(γ_j) = k_jγ a_γ − k_jβ (L⁻ᵀ u)
-            weights = factor.unwhiten(u.mT).mT.to(beta.dtype)
+            weights = solved.to(beta.dtype)
             reads = (blocks.at_columns, gamma_columns, beta, weights)
-            residuals = branches.run(
+            residuals = branches.begin(
                 lambda: blocks.at_columns - covariance.matvec(gamma_columns, beta, weights),
                 *reads,
                 *covariance.held_tensors(),
@@ -199,13 +199,13 @@ class Basis(nn.Module, ABC):
             at_gamma = covariance.matvec(self.gamma, self.gamma, self.a_gamma)
             energy = (self.a_gamma.double() * at_gamma.double()).sum(-1)
             return energy - p.u.square().sum(-1)
-        assert p.column_residuals is not None
+        assert p.residuals is not None
         # Projected before sampled: the raw columns of K_γ have a variance that grows with |a|².
         scale = self.gamma.shape[0] / p.columns.shape[0]
         if self.shards is not None:
             # Of this process's γ alone: the mean over the processes is then the whole.
             scale *= self.shards.team.size
-        sampled = self.a_gamma.index_select(1, p.columns).double() * p.column_residuals.double()
+        sampled = self.a_gamma.index_select(1, p.columns).double() * p.residuals().double()
         return scale * sampled.sum(-1)
 
 
@@ -215,9 +215,9 @@ def marginals(p: Projection, q: Whitened) -> tuple[Float[Tensor, "c n"], Float[T
     mean, change = _Marginals.apply(  # pyright: ignore
         p.w, p.factor.omega, q.v - p.u, q.S, q.follows
     )
-    variance = p.prior_variance + change
+    variance, least = p.prior_variance + change, 1e-10 * p.prior_variance.detach()
     # Rounding can leave a variance below zero at a row that coincides with a point of β.
-    return mean + p.gamma_part, torch.maximum(variance, 1e-10 * p.prior_variance.detach())
+    return mean + p.gamma_part, torch.where(variance < least, least, variance)
 
 
 class _WhitenRows(torch.autograd.Function):

@@ -106,7 +106,7 @@ class _Terms:
     ) -> Tensor:
         """Fills K and Q; with Q, whose P is given or is gᵀ a, returns sums over the tile:
 
-        Σ P ∘ κ_k, then Σ P ∘ κ′_k ∘ d² or, where every input has a lengthscale, Σ Q_k ∘ d_k².
+        Σ P ∘ κ_k, then Σ Q_k ∘ d², for each input where each has a lengthscale.
         """
         (_, rows, dims), width = self.x.shape, columns.stop - columns.start
         count = len(self.families)
@@ -162,7 +162,7 @@ class _Gradients:
     def _points(self, one: Tensor | None, products: Tensor) -> Tensor:
         """2 Σ_j Q_ij (x_i − z_j) from [x, 1] and Q [z, 1]."""
         assert one is not None
-        found = 2.0 * (products[..., -1:] * one - products)[..., :-1]
+        found = torch.addcmul(products, products[..., -1:], one, value=-1.0)[..., :-1] * -2.0
         return (found * self.terms.inverse[:, None]).sum(0) if self.terms.ard else found[0]
 
     def hyper(self) -> tuple[Tensor, Tensor]:
@@ -171,19 +171,23 @@ class _Gradients:
         nothing = scale.new_empty(self.terms.num_sums, dtype=torch.float64)
         sums = _sum(self.sums, nothing).to(scale.dtype)
         totals, moments = sums[: len(scale)], sums[len(scale) :]
-        if self.terms.ard:
-            # q = Σ_d (inverse_d (x_d − z_d))²
-            return 2.0 * moments.view_as(inverse) / inverse, totals
-        # q = ρ d² with ρ = inverse²
-        return 2.0 * inverse * (scale * moments)[:, None], totals
+        # The moments are Σ ∂ℓ/∂q q, and ∂q/∂inverse = 2 q / inverse.
+        return 2.0 * moments.view_as(inverse) / inverse, totals
 
 
 def _centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """Both sets about a centre of z, where the points' gradients cancel least, beside ones."""
     # Of the first rows: a mean over the columns of a tall matrix occupies one processor alone.
     centre = z[:, :CENTRE_ROWS].mean(1, keepdim=True) if z.shape[1] else z.new_zeros(1, 1, 1)
-    one = torch.nn.functional.pad
-    return one(x - centre, (0, 1), value=1.0), one(z - centre, (0, 1), value=1.0)
+    one = _beside_ones(x, centre)
+    same = x.data_ptr() == z.data_ptr() and x.shape == z.shape
+    return one, one if same else _beside_ones(z, centre)
+
+
+def _beside_ones(points: Tensor, centre: Tensor) -> Tensor:
+    out = points.new_ones(*points.shape[:-1], points.shape[-1] + 1)
+    torch.sub(points, centre, out=out[..., :-1])
+    return out
 
 
 def _sum(parts: list[Tensor], like: Tensor) -> Tensor:
@@ -287,8 +291,9 @@ def _tile(
                     square = tl.sum(Q * difference * difference).to(tl.float64)
                     tl.store(slot + d * programs, square)
             else:
-                W += scale * rho * slope
-                moment = tl.sum(P * slope * d2).to(tl.float64)
+                own = scale * rho * slope
+                W += own
+                moment = tl.sum(P * own * d2).to(tl.float64)
                 tl.store(slot + (COUNT + k) * programs, moment)
     if WITH_K:
         tl.store(K_ptr + place, K, mask=inside)

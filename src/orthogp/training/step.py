@@ -67,6 +67,7 @@ class Step:
         # Learning rate, τ and the γ rule's rate, in the dtype that fused optimizers read.
         self.rates = torch.zeros(3, dtype=torch.float32, device=device)
         self.total = torch.zeros((), dtype=torch.float64, device=device)
+        self.minus_one = torch.full_like(self.total, -1.0)
         self.mean_kl = torch.zeros_like(self.total)
         self.failed = torch.zeros(len(CAUSES), dtype=torch.bool, device=device)
         # The bound of the first step ever and of the last one, to tell a run that diverges.
@@ -165,12 +166,15 @@ class Step:
         branches.run(self._move_residual)
         if self.config.clip_norm is not None and self.parameters:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip_norm * self.num_rows)
+        branches.run(lambda: self._note_gradients(grads))
         if self.adam is not None:
             self.adam.step()
-        norms = torch.nn.utils.get_total_norm(grads) if grads else self.total
         branches.join()
+
+    def _note_gradients(self, grads: Sequence[Tensor]) -> None:
+        norm = torch.nn.utils.get_total_norm(grads) if grads else self.total
         # The first to fail names the cause; what fails after it is its consequence.
-        self.failed[-1].logical_or_(~(norms.isfinite() | self.failed.any()))
+        self.failed[-1].logical_or_(~(norm.isfinite() | self.failed.any()))
 
     def _note(self, bound: Bound, value: Tensor) -> None:
         """What is to be said of a step before its gradients are known."""
@@ -189,10 +193,10 @@ class Step:
     ) -> tuple[Tensor, Sequence[Tensor]]:
         """The bound of all processes' rows and the gradients of its negative."""
         if self.team.size == 1:
-            return bound.value.detach(), torch.autograd.grad(-bound.value, wanted)
+            return bound.value.detach(), torch.autograd.grad(bound.value, wanted, self.minus_one)
         # Every process has the whole KL and its own rows' expected log-likelihood.
         share = bound.expected_log_prob - bound.kl / self.team.size
-        grads = torch.autograd.grad(-share, wanted)
+        grads = torch.autograd.grad(share, wanted, self.minus_one)
         # Those of this process's part of γ are whole already.
         own = self._own_part()
         common = [grad for t, grad in zip(wanted, grads, strict=True) if t not in own]
