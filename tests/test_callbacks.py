@@ -39,9 +39,9 @@ def test_a_report_holds_the_mean_bound_of_its_steps(monkeypatch):
     values, run = [], Step._run
 
     def recorded(self) -> None:
-        before = float(self.total)
+        before = float(self.watch.total)
         run(self)
-        values.append(float(self.total) - before)
+        values.append(float(self.watch.total) - before)
 
     monkeypatch.setattr(Step, "_run", recorded)
     result = train([])
@@ -101,7 +101,7 @@ def test_the_jsonl_file_has_every_event_after_the_start(tmp_path, monkeypatch):
     def failing(self) -> None:
         run(self)
         if next(count) == 8:
-            self.failed[-1] = True
+            self.watch.failed[-1] = True
 
     monkeypatch.setattr(Step, "_run", failing)
     with pytest.warns(UserWarning, match="a gradient is not finite"):

@@ -10,7 +10,7 @@ from gpytorch.kernels import MaternKernel
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
 from orthogp.covariance import Covariance
 from orthogp.likelihoods import Bernoulli, Gaussian, RobustMax, Softmax
-from orthogp.linalg import invert_lower
+from orthogp.linalg import factorise
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.radial import tiled
 from orthogp.team import Team
@@ -212,13 +212,15 @@ def test_a_block_of_a_point_with_itself_has_no_distance():
 
 
 @pytest.mark.parametrize("size", [1, 64, 65, 300, 700])
-def test_the_blockwise_inverse_is_the_inverse(size):
-    L = torch.randn(2, size, size, dtype=torch.float64, device=CUDA).tril()
-    L.diagonal(dim1=-2, dim2=-1).abs_().add_(size**0.5)
-    for matrix in (L, L[0]):
-        product = invert_lower(matrix) @ matrix
-        identity = torch.eye(size, dtype=torch.float64, device=CUDA).expand_as(product)
-        torch.testing.assert_close(product, identity)
+def test_a_factor_and_its_blockwise_inverse(size):
+    A = torch.randn(2, size, size, dtype=torch.float64, device=CUDA)
+    K = A @ A.mT + size * torch.eye(size, dtype=torch.float64, device=CUDA)
+    for matrix in (K, K[0]):
+        factor = factorise(matrix, 0.0)
+        assert not factor.info.any()
+        torch.testing.assert_close(factor.L @ factor.L.mT, matrix)
+        identity = torch.eye(size, dtype=torch.float64, device=CUDA).expand_as(matrix)
+        torch.testing.assert_close(factor.R @ factor.L, identity)
 
 
 @pytest.mark.parametrize("classes", [0, 2, 4])

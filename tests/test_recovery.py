@@ -14,7 +14,7 @@ from orthogp.model import VariationalGP
 from orthogp.training import Rows, fit, full_bound
 from orthogp.training.batches import ColumnSampler, Sampler
 from orthogp.training.run import Run
-from orthogp.training.step import CAUSES
+from orthogp.training.watch import CAUSES
 from runs import contents, data, finite, model, same, settings, single_step
 
 
@@ -166,7 +166,7 @@ def test_the_first_thing_to_fail_is_the_cause():
     assert step.fault() == "the bound is not finite"
     # A bound that is lost after a gradient was is its consequence.
     other = single_step(model(rows), Rows(rows.x, rows.y * math.nan), settings(kl_columns=None))
-    other.failed[CAUSES.index("a gradient is not finite")] = True
+    other.watch.failed[CAUSES.index("a gradient is not finite")] = True
     other()
     assert other.fault() == "a gradient is not finite"
 

@@ -98,7 +98,7 @@ def test_recoveries_survive_the_process(tmp_path, monkeypatch):
         def failing(self, count=count):
             bound(self)
             if next(count) in (3, 8, 13):
-                self.failed[2] = True
+                self.watch.failed[2] = True
 
         with monkeypatch.context() as patch, warnings.catch_warnings():
             warnings.simplefilter("ignore")

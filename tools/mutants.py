@@ -177,7 +177,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a KL judged by one step",
-        file="orthogp/training/step.py",
+        file="orthogp/training/watch.py",
         find="KL_MEMORY = 32",
         replace="KL_MEMORY = 1",
         tests=("tests/test_recovery.py::test_a_negative_kl_is_a_fault_where_it_stays",),
@@ -210,7 +210,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a step that does not notice its failures",
-        file="orthogp/training/step.py",
+        file="orthogp/training/watch.py",
         find="self.failed[:-1].logical_or_(found & ~self.failed.any())",
         replace="pass",
         tests=("tests/test_recovery.py::test_the_first_thing_to_fail_is_the_cause",),

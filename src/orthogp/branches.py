@@ -1,6 +1,6 @@
 """Pieces of work that do not wait for each other: on a CUDA device each has a stream of its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TypeVar
 
@@ -29,11 +29,11 @@ class Branches:
         work: Callable[[], T],
         *reads: Tensor,
         patient: bool = False,
-        after: torch.cuda.Event | None = None,
+        after: Sequence[torch.cuda.Event] = (),
     ) -> T:
         """`reads` are those tensors made by the caller that the work or its backward pass reads.
 
-        It begins with what follows this call, or already `after` an event.
+        It begins with what follows this call, or already `after` events.
         """
         if not self._beside:
             return work()
@@ -46,7 +46,7 @@ class Branches:
         work: Callable[[], T],
         *reads: Tensor,
         patient: bool = False,
-        after: torch.cuda.Event | None = None,
+        after: Sequence[torch.cuda.Event] = (),
     ) -> Callable[[], T]:
         """Like `run`; calling what comes back is the `join` of this work alone."""
         if not self._beside:
@@ -67,12 +67,12 @@ class Branches:
         stream: torch.cuda.Stream,
         work: Callable[[], T],
         reads: tuple[Tensor, ...],
-        after: torch.cuda.Event | None,
+        after: Sequence[torch.cuda.Event],
     ) -> T:
-        if after is None:
+        if not after:
             stream.wait_stream(torch.cuda.current_stream(self._device))
-        else:
-            stream.wait_event(after)
+        for event in after:
+            stream.wait_event(event)
         for tensor in reads:
             tensor.record_stream(stream)
         with torch.cuda.stream(stream):
@@ -92,3 +92,17 @@ def _stream(device: torch.device, index: int, patient: bool) -> torch.cuda.Strea
 def urgent_stream(device: torch.device) -> torch.cuda.Stream:
     """One whose kernels are not kept waiting by those of a plain stream."""
     return torch.cuda.Stream(device, priority=-1)
+
+
+def now() -> torch.cuda.Event:
+    """What the current stream has done so far."""
+    event = torch.cuda.Event()
+    event.record()
+    return event
+
+
+def known(tensor: Tensor) -> torch.cuda.Event:
+    """That the gradient of a tensor is known, in the backward pass to come."""
+    event = torch.cuda.Event()
+    tensor.register_hook(lambda _: event.record())
+    return event

@@ -55,21 +55,27 @@ class Factor:
 
 
 def factorise(
-    K: Float[Tensor, "*c b b"], jitter: float, begun: torch.cuda.Event | None = None
+    K: Float[Tensor, "*c b b"],
+    jitter: float,
+    dtype: torch.dtype = torch.float64,
+    begun: torch.cuda.Event | None = None,
 ) -> Factor:
     """One attempt at the given relative jitter; never synchronises with the device.
 
-    `begun` is recorded when all is ready for the factorisation itself.
+    `dtype` is that of Ω, which gathers gradients; `begun` is recorded when all is ready for the
+    factorisation itself.
     """
     K = K.double()
-    R, omega, L, info = _InverseCholesky.apply(K, jitter, begun)  # pyright: ignore
+    R, omega, L, info = _InverseCholesky.apply(K, jitter, dtype, begun)  # pyright: ignore
     return Factor(L, R, omega, K, info, jitter, attempts=1)
 
 
-def factorise_robustly(K: Float[Tensor, "*c b b"], jitter: float) -> Factor:
+def factorise_robustly(
+    K: Float[Tensor, "*c b b"], jitter: float, dtype: torch.dtype = torch.float64
+) -> Factor:
     """Attempts with ten times more jitter until one succeeds; reads the outcome on the host."""
     for attempt in range(1, MAX_ATTEMPTS + 1):
-        factor = factorise(K, jitter)
+        factor = factorise(K, jitter, dtype)
         if not factor.info.any():
             return replace(factor, attempts=attempt)
         jitter = max(jitter * JITTER_GROWTH, 1e-12)
@@ -94,46 +100,61 @@ def add_jitter(K: Float[Tensor, "*c b b"], jitter: float) -> Float[Tensor, "*c b
     return out
 
 
+def _with_room(K: Float[Tensor, "*c b b"], jitter: float) -> Float[Tensor, "*c p p"]:
+    """K + εI in a place of its own; on a GPU an identity rounds its size up to a `_whole` one."""
+    size = K.shape[-1]
+    whole = _whole(size) if K.is_cuda else size
+    if whole == size:
+        room = K.clone(memory_format=torch.contiguous_format)
+    else:
+        room = K.new_zeros(*K.shape[:-2], whole, whole)
+        room[..., :size, :size] = K
+        room.diagonal(dim1=-2, dim2=-1)[..., size:].fill_(1.0)
+    if jitter != 0.0:
+        diagonal = room.diagonal(dim1=-2, dim2=-1)[..., :size]
+        diagonal.add_(jitter * diagonal.mean(-1, keepdim=True))
+    return room
+
+
+def _whole(size: int) -> int:
+    """The size from which halving leads to blocks of equal width, `LARGEST_SOLVE` at most."""
+    parts = 2 ** max(0, math.ceil(math.log2(size / LARGEST_SOLVE)))
+    return -(-size // parts) * parts
+
+
 def _cholesky(K: Float[Tensor, "*c b b"]) -> tuple[Float[Tensor, "*c b b"], Int[Tensor, "*c"]]:
-    """L and whether K has one. K is its own transpose, and laid out so as LAPACK wants it."""
-    if K.is_cuda:
-        return torch.linalg.cholesky_ex(K.mT)
-    # By rows, as the rest reads it, and into a place of its own, which spares a pass.
-    L, info = torch.empty_like(K), K.new_empty(K.shape[:-2], dtype=torch.int32)
-    torch.linalg.cholesky_ex(K.mT, upper=True, out=(L.mT, info))
-    return L, info
+    """L and whether K, its own transpose, has one; L is in the place of K."""
+    info = K.new_empty(K.shape[:-2], dtype=torch.int32)
+    # The transpose is laid out as LAPACK wants it: nothing is copied. On a CPU L comes by rows.
+    torch.linalg.cholesky_ex(K.mT, upper=not K.is_cuda, out=(K.mT, info))
+    return K.mT if K.is_cuda else K, info
 
 
-def invert_lower(L: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
-    """L⁻¹ of a lower triangular matrix.
+def _invert_lower(L: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
+    """L⁻¹ of a lower triangular matrix, on a GPU of a `_whole` size.
 
-    On a GPU the diagonal blocks are inverted all at once and joined pair by pair with products,
+    There the diagonal blocks are inverted all at once and joined pair by pair with products,
     which fill the device; a triangular solve works through the rows one after the other.
     """
     if not L.is_cuda:
         # Transposed on its way, so that it comes by rows.
         return torch.linalg.solve_triangular(L.mT, _identity_like(L), upper=True).mT
-    size = L.shape[-1]
-    levels = max(0, math.ceil(math.log2(size / LARGEST_SOLVE)))
-    if levels == 0:
+    width, size = L.shape[-1], L.shape[-1]
+    while width > LARGEST_SOLVE:
+        width //= 2
+    if width == size:
         return torch.linalg.solve_triangular(L, _identity_like(L), upper=False)
-    width = math.ceil(size / 2**levels)
-    padding = width * 2**levels - size
-    if padding:
-        # As it comes, column by column.
-        L = torch.nn.functional.pad(L.mT, (0, padding, 0, padding)).mT
-        L.diagonal(dim1=-2, dim2=-1)[..., size:].fill_(1.0)
     R = L.new_zeros(L.shape)
     blocks = diagonal_blocks(L, width).contiguous()
     diagonal_blocks(R, width).copy_(
         torch.linalg.solve_triangular(blocks, _identity_like(blocks), upper=False)
     )
-    for level in range(levels):
-        half = width * 2**level
-        pairs, inverses = diagonal_blocks(L, 2 * half), diagonal_blocks(R, 2 * half)
-        product = pairs[..., half:, :half] @ inverses[..., :half, :half]
-        inverses[..., half:, :half] = -(inverses[..., half:, half:] @ product)
-    return R[..., :size, :size].contiguous()
+    while width < size:
+        pairs, inverses = diagonal_blocks(L, 2 * width), diagonal_blocks(R, 2 * width)
+        product = pairs[..., width:, :width] @ inverses[..., :width, :width]
+        inverses[..., width:, :width] = -(inverses[..., width:, width:] @ product)
+        width *= 2
+    return R
 
 
 def _identity_like(A: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
@@ -209,17 +230,17 @@ class _InverseCholesky(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, K, jitter, begun):
-        K = add_jitter(K, jitter)
+    def forward(ctx, K, jitter, dtype, begun):
+        size, room = K.shape[-1], _with_room(K, jitter)
         if begun is not None:
             begun.record()
-        L, info = _cholesky(K)
-        R = invert_lower(L)
+        L, info = _cholesky(room)
+        R, L = (A[..., :size, :size] for A in (_invert_lower(L), L))
         ctx.save_for_backward(R)
         ctx.jitter = jitter
         ctx.mark_non_differentiable(L, info)
         ctx.set_materialize_grads(False)
-        return R, R.new_zeros(()).expand_as(R), L, info
+        return R, R.new_zeros((), dtype=dtype).expand_as(R), L, info
 
     @staticmethod
     @once_differentiable
@@ -230,15 +251,16 @@ class _InverseCholesky(torch.autograd.Function):
             product = grad_R @ R.mT
             omega = product if omega is None else omega + product
         if omega is None:
-            return None, None, None
-        phi = omega.tril()
+            return None, None, None, None
+        # −½ on its way to float64, in one pass.
+        phi = omega.tril() * R.new_full((1,), -0.5)
         phi.diagonal(dim1=-2, dim2=-1).mul_(0.5)
         half = upper_product(R, lower_product(phi, R, lower=True))
-        grad = (half + half.mT).mul_(-0.5)
+        grad = half + half.mT
         # ε = jitter · mean diag K
         diagonal = grad.diagonal(dim1=-2, dim2=-1)
         diagonal.add_(ctx.jitter * diagonal.mean(-1, keepdim=True))
-        return grad, None, None
+        return grad, None, None, None
 
 
 class _Solve(torch.autograd.Function):

@@ -22,7 +22,7 @@ from orthogp.bases import (
     condense,
     marginals,
 )
-from orthogp.branches import Branches
+from orthogp.branches import Branches, now
 from orthogp.covariance import Covariance
 from orthogp.errors import ConfigurationError, DataError, OrthogpError
 from orthogp.likelihoods import Likelihood
@@ -110,13 +110,14 @@ class VariationalGP(nn.Module):
             crowded = x.is_cuda and len(self.basis.beta) >= CROWDED
             begun = torch.cuda.Event() if crowded else None
             factor = self.basis.factor(self.covariance, self.jitter, robust, branches, begun)
+            after = () if begun is None else (begun,)
             beside = self.basis.beside() if x.is_cuda else None
-            kept = beside and branches.begin(beside, patient=crowded, after=begun)
+            kept = beside and branches.begin(beside, patient=crowded, after=after)
             blocks = self.basis.blocks(self.covariance, x, columns, branches)
             branches.join()
             projection = self.basis.join(self.covariance, factor, blocks, branches, crowded)
             q = self.basis.coefficients(projection, kept)
-            stated = _now() if crowded and kept is not None else None
+            stated = now() if crowded and kept is not None else None
             # A chain of many small operations, beside the rows' own.
             divergence = branches.begin(
                 lambda: self.basis.kl(self.covariance, projection, q),
@@ -156,12 +157,6 @@ class VariationalGP(nn.Module):
         predictor = self.predictor() if predictor is None else predictor
         mean, variance = predictor.marginals(x)
         return mean + self.prior_mean(x.to(mean.dtype)), variance
-
-
-def _now() -> torch.cuda.Event:
-    event = torch.cuda.Event()
-    event.record()
-    return event
 
 
 def default_kernel(num_inputs: int, ard: bool = False, variance: float = 1.0) -> Kernel:

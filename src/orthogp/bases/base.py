@@ -102,8 +102,10 @@ class Basis(nn.Module, ABC):
         beta = self.beta.double().view_as(self.beta)
 
         def work() -> Factor:
-            K_b = covariance.own_block(beta)
-            return factorise_robustly(K_b, jitter) if robust else factorise(K_b, jitter, begun)
+            K_b, dtype = covariance.own_block(beta), self.beta.dtype
+            if robust:
+                return factorise_robustly(K_b, jitter, dtype)
+            return factorise(K_b, jitter, dtype, begun)
 
         if branches is None:
             return work()

@@ -218,6 +218,7 @@ class _Follow(torch.autograd.Function):
     @staticmethod
     def forward(ctx, omega, v, S, log_det):
         ctx.save_for_backward(v, S)
+        ctx.omega_dtype = omega.dtype
         return v.view_as(v), log_det.view_as(log_det), S.diagonal(dim1=-2, dim2=-1).sum(-1)
 
     @staticmethod
@@ -225,9 +226,10 @@ class _Follow(torch.autograd.Function):
     def backward(ctx, *grad_outputs):
         grad_v, grad_log_det, grad_trace = grad_outputs
         v, S = ctx.saved_tensors
-        # Wide at once: one pass over |β|² numbers.
-        weighted = S * (2.0 * grad_trace.to(v.dtype))[:, None, None]
-        omega = total(weighted).addmm_(grad_v.mT, v)
+        dtype = ctx.omega_dtype
+        # In one pass over |β|² numbers.
+        weighted = S * (2.0 * grad_trace.to(dtype))[:, None, None]
+        omega = total(weighted).addmm_(grad_v.mT.to(dtype), v.to(dtype))
         omega.diagonal().add_(2.0 * grad_log_det.sum())
         grad_S = torch.diag_embed(grad_trace.unsqueeze(-1).expand(S.shape[:-1]))
         return omega, None, grad_S, None

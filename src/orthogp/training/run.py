@@ -27,7 +27,7 @@ from orthogp.training.state import (
     require_like,
     unpacked,
 )
-from orthogp.training.step import CAUSES, Step
+from orthogp.training.step import Step
 from orthogp.training.streams import Stream
 
 MAX_RECOVERIES = 8
@@ -130,13 +130,8 @@ class Run:
             fault = self.step.fault()
         except NumericalError as error:
             # On a CPU a factor is read as soon as it is made; what spoiled it came before.
-            failed = self.step.failed.tolist()
-            fault = CAUSES[failed.index(True)] if any(failed) else str(error)
-        fault = self.team.first_of(fault)
-        mean = float(self.step.total) / steps
-        self.step.total.zero_()
-        self.step.failed.zero_()
-        return mean, fault
+            fault = self.step.watch.cause() or str(error)
+        return self.step.watch.read() / steps, self.team.first_of(fault)
 
     def _run(self, steps: int) -> None:
         if self.progress.step // self.config.refresh_every > self.progress.last_refresh:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from orthogp.bases import NaturalGaussian, Orthogonal
-from orthogp.branches import Branches, urgent_stream
+from orthogp.branches import Branches, known, now, urgent_stream
 from orthogp.errors import ConfigurationError
 from orthogp.likelihoods import Conditional
 from orthogp.model import Bound, VariationalGP
@@ -24,22 +24,9 @@ from orthogp.residual import (
 from orthogp.team import Team
 from orthogp.training.adam import Adam
 from orthogp.training.config import TrainingConfig
+from orthogp.training.watch import CAUSES, Watch
 
 WARMUP_STEPS = 3
-# A bound this many times its first size, or nats a row, below its first value will not come back.
-DIVERGED = 10.0
-# A KL this many nats a row below zero, on average over the last steps, has been lost to rounding.
-# One estimate alone may well be negative: with few columns its noise can be as large as the KL.
-NEGATIVE_KL = 1.0
-KL_MEMORY = 32
-# What a step may find wrong, in the order of `Bound.failures`, and then what the step itself sees.
-CAUSES = (
-    "the covariance of the inducing points could not be factorised",
-    "the precision of q(f_β) left the positive-definite cone",
-    "the bound is not finite",
-    "the divergence from the prior came out negative",
-    "a gradient is not finite",
-)
 
 
 class Step:
@@ -66,13 +53,8 @@ class Step:
         )  # fmt: skip
         # Learning rate, τ and the γ rule's rate, in the dtype that fused optimizers read.
         self.rates = torch.zeros(3, dtype=torch.float32, device=device)
-        self.total = torch.zeros((), dtype=torch.float64, device=device)
-        self.minus_one = torch.full_like(self.total, -1.0)
-        self.mean_kl = torch.zeros_like(self.total)
-        self.failed = torch.zeros(len(CAUSES), dtype=torch.bool, device=device)
-        # The bound of the first step ever and of the last one, to tell a run that diverges.
-        self.first = torch.full_like(self.total, torch.nan)
-        self.latest = torch.zeros_like(self.total)
+        self.minus_one = torch.full((), -1.0, dtype=torch.float64, device=device)
+        self.watch = Watch(num_rows, device)
         q = getattr(model.basis, "q", None)
         self.natural = q if isinstance(q, NaturalGaussian) else None
         self._choose_parameters()
@@ -144,49 +126,43 @@ class Step:
         moved = self.parameters if self.a_gamma is None else [*self.parameters, self.a_gamma]
         wanted = moved if self.natural is None else [bound.q.v, bound.q.S, *moved]
         branches = Branches(self.rates.device)
-        natural, restated = self.natural, bound.kept is not None
+        natural, alone, restated = self.natural, self.team.size == 1, bound.kept is not None
+        # When all that a natural step needs is there, which is long before the last gradient.
+        ready: list[torch.cuda.Event] = []
         if natural is not None and restated:
             # From when q was complete: nothing after that reads what it is kept by.
-            restate = partial(natural.restate, bound.factor, bound.q, bound.kept)
-            branches.run(restate, patient=True, after=bound.stated)
-        alone = self.team.size == 1
+            after = () if bound.stated is None else (bound.stated,)
+            done = branches.run(partial(_restated, natural, bound), patient=True, after=after)
+            if alone:
+                ready = [done, known(bound.q.v), known(bound.q.S)]
         if alone:
             branches.run(lambda: self._note(bound, bound.value.detach()), patient=True)
         value, grads = self._differentiated(bound, wanted)
-        branches.join()
-        if not alone:
-            self._note(bound, value)
+        if not ready:
+            branches.join()
         if natural is not None:
             grad_v, grad_S, *grads = grads
             guarded = not self.model.likelihood.log_concave
             args = bound.factor, bound.q, grad_v, grad_S, self.rates[1], guarded, restated
-            branches.run(lambda: natural.step(*args))
+            branches.run(lambda: natural.step(*args), after=ready)
+        if ready:
+            branches.join()
+        if not alone:
+            self._note(bound, value)
         for parameter, grad in zip(moved, grads, strict=True):
             parameter.grad = grad
         branches.run(self._move_residual)
         if self.config.clip_norm is not None and self.parameters:
             torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip_norm * self.num_rows)
-        branches.run(lambda: self._note_gradients(grads))
+        branches.run(lambda: self.watch.note_gradients(grads))
         if self.adam is not None:
             self.adam.step()
         branches.join()
 
-    def _note_gradients(self, grads: Sequence[Tensor]) -> None:
-        norm = torch.nn.utils.get_total_norm(grads) if grads else self.total
-        # The first to fail names the cause; what fails after it is its consequence.
-        self.failed[-1].logical_or_(~(norm.isfinite() | self.failed.any()))
-
     def _note(self, bound: Bound, value: Tensor) -> None:
-        """What is to be said of a step before its gradients are known."""
         if self.residual_adam is not None:
             self.residual_adam.count()
-        self.total += value
-        self.latest.copy_(value)
-        self.first.copy_(torch.where(self.first.isnan(), value, self.first))
-        self.mean_kl.lerp_(bound.kl.detach(), 1.0 / KL_MEMORY)
-        lost = self.mean_kl < -NEGATIVE_KL * self.num_rows
-        found = torch.cat([bound.failures, lost.unsqueeze(0)])
-        self.failed[:-1].logical_or_(found & ~self.failed.any())
+        self.watch.note(bound, value)
 
     def _differentiated(
         self, bound: Bound, wanted: Sequence[Tensor]
@@ -224,16 +200,13 @@ class Step:
 
         Reads the device. A state without a fault is one that the next step can start from.
         """
-        failed = self.failed.tolist()
-        if any(failed):
-            return CAUSES[failed.index(True)]
-        first, latest = self.first.item(), self.latest.item()
-        if latest < first - DIVERGED * (abs(first) + self.num_rows):
-            return f"the bound fell from {first:.3g} to {latest:.3g}"
+        cause = self.watch.cause()
+        if cause is not None:
+            return cause
         parts = [t.isfinite().all() for t in self.tensors().values() if t.is_floating_point()]
-        if not (self.total.isfinite() & torch.stack(parts).all()):
+        if not torch.stack(parts).all():
             return "a parameter is not finite"
-        model, robust = self.model, not self.total.is_cuda
+        model, robust = self.model, not self.rates.is_cuda
         factor = model.basis.factor(model.covariance, model.jitter, robust)
         if factor.info != 0:
             return CAUSES[0]
@@ -273,7 +246,7 @@ class Step:
             self._run()
         self._graph = graph
         self.restore(before)
-        self.first.fill_(torch.nan)
+        self.watch.first.fill_(torch.nan)
 
     @property
     def capturable(self) -> bool:
@@ -310,5 +283,10 @@ class Step:
         """Writes a snapshot back in place, so that a captured step goes on from it."""
         for name, value in self.tensors().items():
             value.copy_(state[name])
-        for seen in (self.total, self.mean_kl, self.failed):
-            seen.zero_()
+        self.watch.start_over()
+
+
+def _restated(natural: NaturalGaussian, bound: Bound) -> torch.cuda.Event:
+    """Keeps q at the L of the bound; when that is done."""
+    natural.restate(bound.factor, bound.q, bound.kept)
+    return now()
