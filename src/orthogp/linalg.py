@@ -188,15 +188,15 @@ def lower_product(
     With `lower` X is lower triangular too, and so is A X.
     """
     if lower:
-        return _panelled(A, X, lambda a, b: (A[..., a:b, :b], X[..., :b, :b]))
-    return _panelled(A, X, lambda a, b: (A[..., a:b, :b], X[..., :b, :]))
+        return _panelled(A, X, lambda A, X, a, b: (A[..., a:b, :b], X[..., :b, :b]))
+    return _panelled(A, X, lambda A, X, a, b: (A[..., a:b, :b], X[..., :b, :]))
 
 
 def upper_product(
     A: Float[Tensor, "*#c b b"], X: Float[Tensor, "*#c b n"]
 ) -> Float[Tensor, "*c b n"]:
     """Aᵀ X of a lower triangular A, likewise."""
-    return _panelled(A.mT, X, lambda a, b: (A[..., a:, a:b].mT, X[..., a:, :]))
+    return _panelled(A.mT, X, lambda A, X, a, b: (A[..., a:b, a:], X[..., a:, :]))
 
 
 def panel_height(A: Tensor) -> int:
@@ -205,20 +205,27 @@ def panel_height(A: Tensor) -> int:
     return max(SMALLEST_PANEL[kind], -(-A.shape[-1] // PANELS[kind]))
 
 
-def _panelled(A: Tensor, X: Tensor, factors: Callable[[int, int], tuple[Tensor, Tensor]]) -> Tensor:
-    """A X by panels of rows; `factors` are what matters for rows a to b."""
+def _panelled(
+    A: Tensor, X: Tensor, factors: Callable[[Tensor, Tensor, int, int], tuple[Tensor, Tensor]]
+) -> Tensor:
+    """A X by panels of rows; `factors` are what matters of A and X for rows a to b."""
     size, height = A.shape[-1], panel_height(A)
     if size <= height:
         return A @ X
     # One may have a batch the other lacks; `torch.broadcast_shapes` takes as long as a product.
     batch = max(A.shape[:-2], X.shape[:-2], key=len)
+    if batch == (1,):
+        # A product of two matrices begins sooner than a batch of one.
+        A, X = (t[0] if t.ndim > 2 else t for t in (A, X))
+        return _panelled(A, X, factors)[None]
     out = X.new_empty(*batch, size, X.shape[-1])
     for a in range(0, size, height):
         b = min(a + height, size)
-        left, right = factors(a, b)
+        left, right = factors(A, X, a, b)
         width = right.shape[-1]
         torch.matmul(left, right, out=out[..., a:b, :width])
-        out[..., a:b, width:].zero_()
+        if width < out.shape[-1]:
+            out[..., a:b, width:].zero_()
     return out
 
 

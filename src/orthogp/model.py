@@ -53,9 +53,9 @@ class Bound:
     @property
     def failures(self) -> Bool[Tensor, "3"]:
         """Whether K_β, q(f_β) and the value went wrong, in that order; stays on the device."""
-        return torch.stack(
-            [self.factor.info != 0, (self.q.info != 0).any(), ~self.value.isfinite()]
-        )
+        # A NaN is below nothing.
+        lost = ~(self.value.abs() < math.inf)
+        return torch.stack([self.factor.info != 0, (self.q.info != 0).any(), lost])
 
     @property
     def failed(self) -> Bool[Tensor, ""]:
