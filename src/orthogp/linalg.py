@@ -21,7 +21,7 @@ MAX_ATTEMPTS = 6
 # Triangular blocks up to this width are solved at once on a GPU.
 LARGEST_SOLVE = 64
 # A triangle is multiplied in about so many panels of rows, unless they would be too low to pay.
-PANELS, SMALLEST_PANEL = {"cpu": 4, "cuda": 2}, {"cpu": 64, "cuda": 512}
+PANELS, SMALLEST_PANEL = {"cpu": 3, "cuda": 2}, {"cpu": 64, "cuda": 512}
 
 
 @dataclass(frozen=True)

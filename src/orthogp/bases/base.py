@@ -25,7 +25,14 @@ from orthogp.bases.shards import Shards
 from orthogp.branches import Branches
 from orthogp.covariance import Covariance
 from orthogp.errors import ConfigurationError
-from orthogp.linalg import Factor, factorise, factorise_robustly, total
+from orthogp.linalg import (
+    Factor,
+    factorise,
+    factorise_robustly,
+    lower_product,
+    total,
+    upper_product,
+)
 
 
 @dataclass(frozen=True)
@@ -229,13 +236,14 @@ class _WhitenRows(torch.autograd.Function):
     def forward(ctx, k, R):
         R = R.to(k.dtype)
         ctx.save_for_backward(R)
-        return R @ k
+        # In float32 a GPU has one kernel for all of it.
+        return R @ k if k.is_cuda else lower_product(R, k)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *grad_outputs):
-        (R,) = ctx.saved_tensors
-        return R.mT @ grad_outputs[0], None
+        (R,), (grad,) = ctx.saved_tensors, grad_outputs
+        return R.mT @ grad if grad.is_cuda else upper_product(R, grad), None
 
 
 class _Marginals(torch.autograd.Function):
