@@ -15,14 +15,19 @@ COLOURS = {
     "OrthNat": "#D55E00",
     "Hybrid": "#009E73",
     "Decoupled": "#CC79A7",
+    "CoupledARD": "#6A5ACD",
+    "OrthARD": "#B22222",
+    "OrthNatARD": "#B22222",
     "Optimum": "#808080",
     "Default": "#E69F00",
     "Boosting": "#8C564B",
     "NGBoost": "#A89B00",
     "Selu": "#8A8A8A",
 }
-DASHED = frozenset({"Coupled300", "Coupled", "Orth", "Hybrid", "Decoupled", "Optimum"})
-_SPARE = ("#6A5ACD", "#2E8B57", "#B22222", "#708090")
+DASHED = frozenset(
+    {"Coupled300", "Coupled", "Orth", "Hybrid", "Decoupled", "CoupledARD", "OrthARD", "Optimum"}
+)
+_SPARE = ("#2E8B57", "#708090", "#4B6A00", "#7A4FA0")
 
 
 def colour_of(method: str) -> str:
