@@ -1,7 +1,13 @@
 """CUDA tests are skipped where there is no device; figures that tests measure close the run."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
+
+# Code that tests compile stays out of the user's own folder.
+os.environ.setdefault("ORTHOGP_CACHE", str(Path(__file__).parent.parent / "build" / "cache"))
 
 
 def pytest_collection_modifyitems(items):

@@ -94,11 +94,15 @@ def test_a_basis_has_one_colour_and_adam_is_dashed(curves):
         for method, line in lines(axes).items():
             assert same_color(line.get_color(), colour_of(method))
             assert (line.get_linestyle() == "--") == (method in DASHED)
-    for name in ("Coupled", "Orth"):
-        assert COLOURS[name] == COLOURS[f"{name}Nat"]
+    for name, natural in (
+        ("Coupled", "CoupledNat"),
+        ("Orth", "OrthNat"),
+        ("OrthARD", "OrthNatARD"),
+    ):
+        assert COLOURS[name] == COLOURS[natural]
         assert name in DASHED
-        assert f"{name}Nat" not in DASHED
-    others = [m for m in COLOURS if not m.removesuffix("300").endswith("Nat")]
+        assert natural not in DASHED
+    others = [m for m in COLOURS if "Nat" not in m]
     assert len({COLOURS[m] for m in others}) == len(others)
     assert colour_of("A new one") == colour_of("A new one")
 

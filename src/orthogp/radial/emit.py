@@ -1,8 +1,7 @@
 """Loops over vectors as machine code: a few words around LLVM's builder, and its compiler.
 
 The code is written with explicit vectors of 64 bytes, which LLVM splits where registers are
-smaller. It is compiled in memory in some tens of milliseconds: nothing is kept on disk, and no
-compiler needs to be installed.
+smaller. It is compiled in memory in some hundred milliseconds: no compiler needs to be installed.
 """
 
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import llvmlite
 from llvmlite import binding, ir
 
 VECTOR_BYTES = 64
@@ -248,28 +248,36 @@ class Program:
             )
             self.store(self.scalar(here), there)
 
-    def compiled(self) -> int:
-        """The address of the finished function."""
+    def object_code(self) -> bytes:
+        """The finished function, compiled for this machine."""
         self.builder.ret_void()
-        return _compile(str(self.module), self.function.name)
+        module, machine = binding.parse_assembly(str(self.module)), _machine()
+        module.verify()
+        # The vectors are explicit already: a higher level takes longer and finds nothing.
+        options = binding.create_pipeline_tuning_options(speed_level=1)
+        builder = binding.create_pass_builder(machine, options)
+        builder.getModulePassManager().run(module, builder)
+        return machine.emit_object(module)
 
 
-# Code lives as long as the engine that made it.
+# Code lives as long as the engine that holds it.
 _engines: list[binding.ExecutionEngine] = []
 
 
-def _compile(text: str, name: str) -> int:
-    module = binding.parse_assembly(text)
-    module.verify()
-    machine = _machine()
-    # The vectors are explicit already: a higher level takes longer and finds nothing.
-    options = binding.create_pipeline_tuning_options(speed_level=1)
-    builder = binding.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
-    engine = binding.create_mcjit_compiler(module, machine)
+def loaded(code: bytes, name: str) -> int:
+    """The address of a function in object code."""
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
+    engine.add_object_file(binding.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _engines.append(engine)
     return engine.get_function_address(name)
+
+
+def this_machine() -> str:
+    """All that code compiled here depends on, beside the program."""
+    features = binding.get_host_cpu_features().flatten()
+    triple, cpu = binding.get_process_triple(), binding.get_host_cpu_name()
+    return f"{llvmlite.__version__} {binding.llvm_version_info} {triple} {cpu} {features}"
 
 
 def _machine() -> binding.TargetMachine:

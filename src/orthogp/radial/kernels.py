@@ -7,6 +7,7 @@ strips of columns whose points stay in the first-level cache; no block is writte
 is what was asked for. Columns are padded with zeros to whole pieces of `UNROLLED` vectors.
 """
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -14,11 +15,15 @@ from dataclasses import dataclass
 from functools import cache, reduce
 from itertools import chain
 from operator import add
+from pathlib import Path
 from typing import Any
 
-from orthogp.radial.emit import INDEX, VECTOR_BYTES, Number, Program
+from orthogp.radial import emit, families
+from orthogp.radial.emit import INDEX, VECTOR_BYTES, Number, Program, loaded, this_machine
 from orthogp.radial.families import FAMILIES
+from orthogp.radial.kept import kept
 
+NAME = "radial"
 # Vectors that are worked on together: as many as keep the pipelines full.
 UNROLLED = 4
 # Up to so many inputs their loop is written out.
@@ -60,21 +65,30 @@ def piece(double: bool) -> int:
 @cache
 def function(kind: Kind) -> int:
     """The address of the function of this kind, compiled when it is first asked for."""
-    return (_Backward if kind.backward else _Forward)(kind).compiled()
+    loops = _Backward if kind.backward else _Forward
+    key = f"{kind} {_source()} {this_machine()}"
+    return loaded(kept(key, lambda: loops(kind).object_code()), NAME)
+
+
+@cache
+def _source() -> str:
+    """What the functions are made by: another version of it makes others."""
+    files = (emit.__file__, families.__file__, __file__)
+    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
 
 
 class _Loops(ABC):
     """What both directions share: tasks, strips, rows, pieces; distances, and the sum."""
 
     def __init__(self, kind: Kind):
-        self.kind, self.p = kind, Program("radial", kind.double, FIELDS)
+        self.kind, self.p = kind, Program(NAME, kind.double, FIELDS)
         self.f, self.step = self.p.fields, piece(kind.double)
 
     @abstractmethod
     def row(self, task: Any, i: Any, pieces: Callable[[], AbstractContextManager[Any]]) -> None:
         """Emits the work on row i in a strip; inside `pieces()` that on the columns from j on."""
 
-    def compiled(self) -> int:
+    def object_code(self) -> bytes:
         p, f, b = self.p, self.f, self.p.builder
         strip = STRIP * self.step
         with p.tasks(f["next"], f["tasks"]) as task:
@@ -85,7 +99,7 @@ class _Loops(ABC):
                 right = p.smaller(b.add(left, INDEX(strip)), f["width"])
                 with p.loop(start, stop) as i:
                     self.row(task, i, lambda: p.loop(left, right, self.step))
-        return p.compiled()
+        return p.object_code()
 
     def vectors(self, address: Any, index: Any) -> list[Any]:
         """Pointers to the vectors of a piece that begins at an index of an array."""
