@@ -222,7 +222,7 @@ def test_where_llvm_cannot_compile_the_tiles_serve_and_a_warning_says_so(monkeyp
     broken = ModuleType("llvmlite")
     monkeypatch.setitem(sys.modules, "llvmlite", broken)
     broken.__spec__ = importlib.util.spec_from_loader("llvmlite", None)
-    for name in ("compiled", "kernels", "emit"):
+    for name in ("compiled", "functions", "kernels", "emit"):
         monkeypatch.delitem(sys.modules, f"orthogp.radial.{name}")
         monkeypatch.delattr(radial, name)
     with pytest.warns(UserWarning, match="LLVM cannot compile here"):

@@ -236,7 +236,7 @@ class _WhitenRows(torch.autograd.Function):
     def forward(ctx, k, R):
         R = R.to(k.dtype)
         ctx.save_for_backward(R)
-        # In float32 a GPU has one kernel for all of it.
+        # By panels where that was found to pay.
         return R @ k if k.is_cuda else lower_product(R, k)
 
     @staticmethod

@@ -15,7 +15,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from orthogp.radial import threads
-from orthogp.radial.kernels import FIELDS, Kind, function, piece
+from orthogp.radial.functions import function
+from orthogp.radial.kernels import FIELDS, Kind, piece
 
 # Columns whose sums are held at a time: memory does not grow with them.
 TILE_COLUMNS = 2**13

@@ -7,21 +7,17 @@ strips of columns whose points stay in the first-level cache; no block is writte
 is what was asked for. Columns are padded with zeros to whole pieces of `UNROLLED` vectors.
 """
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import reduce
 from itertools import chain
 from operator import add
-from pathlib import Path
 from typing import Any
 
-from orthogp.radial import emit, families
-from orthogp.radial.emit import INDEX, VECTOR_BYTES, Number, Program, loaded, this_machine
+from orthogp.radial.emit import INDEX, VECTOR_BYTES, Number, Program
 from orthogp.radial.families import FAMILIES
-from orthogp.radial.kept import kept
 
 NAME = "radial"
 # Vectors that are worked on together: as many as keep the pipelines full.
@@ -62,19 +58,9 @@ def piece(double: bool) -> int:
     return UNROLLED * VECTOR_BYTES // (8 if double else 4)
 
 
-@cache
-def function(kind: Kind) -> int:
-    """The address of the function of this kind, compiled when it is first asked for."""
-    loops = _Backward if kind.backward else _Forward
-    key = f"{kind} {_source()} {this_machine()}"
-    return loaded(kept(key, lambda: loops(kind).object_code()), NAME)
-
-
-@cache
-def _source() -> str:
-    """What the functions are made by: another version of it makes others."""
-    files = (emit.__file__, families.__file__, __file__)
-    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files)).hexdigest()
+def object_code(kind: Kind) -> bytes:
+    """The function of this kind, `NAME`, compiled for this machine."""
+    return (_Backward if kind.backward else _Forward)(kind).object_code()
 
 
 class _Loops(ABC):
