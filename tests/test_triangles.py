@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from orthogp.bases.predictor import _trapezoid
-from orthogp.linalg import lower_product, upper_product
+from orthogp.linalg import lower_product, square, upper_product
 
 
 def normal(*shape: int) -> torch.Tensor:
@@ -18,6 +18,15 @@ def test_panels_leave_out_nothing_but_zeros(size, batches):
     A, X = normal(*batches[0], size, size).tril(), normal(*batches[1], size, 7)
     torch.testing.assert_close(lower_product(A, X), A @ X)
     torch.testing.assert_close(upper_product(A, X), A.mT @ X)
+
+
+@pytest.mark.parametrize("size", [1, 5, 65, 150, 301])
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_a_square_by_panels_is_whole_and_symmetric(size, batch):
+    A = normal(*batch, size, 7)
+    out = torch.full((*batch, size, size), torch.nan, dtype=A.dtype)
+    square(A, out=out)
+    torch.testing.assert_close(out, A @ A.mT)
 
 
 def test_panels_take_any_layout():

@@ -199,6 +199,16 @@ def upper_product(
     return _panelled(A.mT, X, lambda A, X, a, b: (A[..., a:b, a:], X[..., a:, :]))
 
 
+def square(A: Float[Tensor, "*c b n"], out: Float[Tensor, "*c b b"]) -> None:
+    """A Aᵀ into `out`, without many of the products that its symmetry saves."""
+    size, height = out.shape[-1], panel_height(out)
+    for a in range(0, size, height):
+        b = min(a + height, size)
+        torch.matmul(A[..., a:b, :], A[..., :b, :].mT, out=out[..., a:b, :b])
+        if a:
+            out[..., :a, a:b] = out[..., a:b, :a].mT
+
+
 def panel_height(A: Tensor) -> int:
     """How many rows of a triangle are multiplied at a time."""
     kind = "cuda" if A.is_cuda else "cpu"

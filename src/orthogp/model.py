@@ -105,6 +105,7 @@ class VariationalGP(nn.Module):
         with self.covariance.held(x):
             # GPyTorch's own kernels read their parameters block by block.
             branches = Branches(x.device, beside=self.covariance.fused)
+            expectation = branches.begin(lambda: self.likelihood.expectation(y, x.dtype), y)
             # Reading the outcome would stall a GPU: there the caller looks when it can afford to.
             robust = not x.is_cuda
             crowded = x.is_cuda and len(self.basis.beta) >= CROWDED
@@ -127,7 +128,7 @@ class VariationalGP(nn.Module):
             mean, variance = marginals(projection, q)
         if not isinstance(self.mean, ZeroMean):
             mean = mean + self.prior_mean(x)
-        rows = self.likelihood.expected_log_prob(y, mean, variance)
+        rows = expectation()(mean, variance)
         rows = rows if weight is None else rows * weight
         scale = 1.0 if num_rows is None else num_rows / (batch_rows or x.shape[0])
         expected, kl = scale * rows.sum(dtype=torch.float64), divergence()

@@ -157,8 +157,11 @@ class Basis(nn.Module, ABC):
         reads = beta, gamma, a_gamma, *covariance.held_tensors()
         # Apart from the points, whose gradients are asked for: rows need none.
         at_x = branches.run(lambda: covariance.matvec(x, gamma, a_gamma), x, *reads)
-        products = branches.run(lambda: covariance.matvec(queries, gamma, a_gamma), queries, *reads)
-        at_beta, at_columns = products.split([beta.shape[0], gamma_columns.shape[0]], dim=1)
+        sizes = [beta.shape[0], gamma_columns.shape[0]]
+        # Split in the branch: what joins their gradients then waits for nothing else.
+        at_beta, at_columns = branches.run(
+            lambda: covariance.matvec(queries, gamma, a_gamma).split(sizes, dim=1), queries, *reads
+        )
         k, prior_variance = covariance.block(beta, x), covariance.diagonal(x)
         return Blocks(k, prior_variance, at_x, at_beta, columns, gamma_columns, at_columns)
 
@@ -177,7 +180,7 @@ class Basis(nn.Module, ABC):
         R = factor.R.detach()
         rows = partial(_WhitenRows.apply, blocks.k, R)
         if rows_beside:
-            rows = branches.begin(rows, blocks.k, R)
+            rows = branches.begin(rows, blocks.k, R, patient=True)
         u, solved = (t.mT for t in factor.solve(blocks.at_beta.double().mT))
         residuals = None
         if blocks.columns is not None:
@@ -257,20 +260,27 @@ class _Marginals(torch.autograd.Function):
     @staticmethod
     def forward(ctx, w, omega, weights, S, follows):
         weights = weights.to(w.dtype)
-        excess = S.to(w.dtype, copy=True)
+        # ν − u as one more row: a product of its own would take longer than it is worth.
+        stacked = w.new_empty(S.shape[0], S.shape[1] + 1, S.shape[2])
+        stacked[:, :-1], stacked[:, -1] = S, weights
+        excess = stacked[:, :-1]
         excess.diagonal(dim1=-2, dim2=-1).sub_(1.0)
-        half = excess @ w
+        products = stacked @ w
+        half = products[:, :-1]
         ctx.save_for_backward(w, weights, excess, half)
         ctx.wide, ctx.S_dtype, ctx.follows = omega.dtype, S.dtype, follows
-        return weights @ w, (half * w).sum(-2)
+        return products[:, -1], (half * w).sum(-2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *grad_outputs):
         g, h = grad_outputs
         w, weights, excess, half = ctx.saved_tensors
-        grad_weights = g @ w.mT
-        H = (h.unsqueeze(-2) * w) @ w.mT
+        stacked = w.new_empty(len(h), w.shape[0] + 1, w.shape[1])
+        torch.mul(h.unsqueeze(-2), w, out=stacked[:, :-1])
+        stacked[:, -1] = g
+        products = stacked @ w.mT
+        H, grad_weights = products[:, :-1], products[:, -1]
         grad_w = total(half * h.unsqueeze(-2)).addmm_(weights.mT, g, beta=2.0)
         latents, size = weights.shape
         if ctx.follows or latents * size <= w.shape[1]:

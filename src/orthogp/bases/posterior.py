@@ -21,7 +21,15 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from orthogp.errors import ConfigurationError
-from orthogp.linalg import Factor, factorise, log_diagonal, lower_product, total, upper_product
+from orthogp.linalg import (
+    Factor,
+    factorise,
+    log_diagonal,
+    lower_product,
+    square,
+    total,
+    upper_product,
+)
 from orthogp.natural import WhitenedNatural, natural_step, safe_step_size
 
 # Gives the factor of Λ̃₀: computes it, or waits for it where that is under way.
@@ -129,12 +137,13 @@ class NaturalGaussian(nn.Module):
         # Before Λ̃₀ is waited for.
         T = lower_product(factor.R, self.L, lower=True) if following else None
         own = kept()
-        v, root, log_det = _solve(own, self.precision_mean), own.R.mT, 2.0 * log_diagonal(own.R)
+        # S̃ = ρ ρᵀ and v = ρ R₀ η₀ with ρ = T R₀ᵀ, where R₀ᵀ R₀ = Λ̃₀⁻¹.
+        root, log_det = own.R.mT, 2.0 * log_diagonal(own.R)
         if T is not None:
-            v, root = v @ T.mT, lower_product(T, root)
-            log_det = log_det + 2.0 * log_diagonal(T)
+            root, log_det = lower_product(T, root), log_det + 2.0 * log_diagonal(T)
+        v = root @ (own.R @ self.precision_mean.unsqueeze(-1))
         root = root.to(dtype)
-        return Whitened(v, root @ root.mT, log_det, own.info)
+        return Whitened(v.squeeze(-1), root @ root.mT, log_det, own.info)
 
     def _natural(self, factor: Factor) -> WhitenedNatural:
         """Λ̃ and η at the current K_β; differentiable in it where the sites stand still."""
@@ -161,12 +170,12 @@ class NaturalGaussian(nn.Module):
     def restate(self, factor: Factor, q: Whitened, kept: Factor | None = None) -> None:
         """Keeps q = `whitened(factor, kept)` at the current L: the same q(f_β), other buffers."""
         if self.hold_fixed != "whitened":
-            precision = q.precision
-            if precision is None:
+            if q.precision is None:
                 assert kept is not None
-                root = upper_product(self._back(factor), kept.L)
-                precision = root @ root.mT
-            self._set_natural(precision, q.v)
+                square(upper_product(self._back(factor), kept.L), out=self.precision)
+            else:
+                torch.add(q.precision, q.precision.mT, out=self.precision).mul_(0.5)
+            self._set_mean(q.v)
         self._set_factor(factor)
 
     @torch.no_grad()
@@ -197,11 +206,11 @@ class NaturalGaussian(nn.Module):
     ) -> None:
         """Sets q(f_β) = N(L v, L S̃ Lᵀ)."""
         precision = torch.cholesky_inverse(torch.linalg.cholesky(S.to(self.precision)))
-        self._set_natural(precision, v.to(precision))
+        torch.add(precision, precision.mT, out=self.precision).mul_(0.5)
+        self._set_mean(v.to(precision))
         self._set_factor(factor)
 
-    def _set_natural(self, precision: Float[Tensor, "c b b"], v: Float[Tensor, "c b"]) -> None:
-        torch.add(precision, precision.mT, out=self.precision).mul_(0.5)
+    def _set_mean(self, v: Float[Tensor, "c b"]) -> None:
         self.precision_mean.copy_((self.precision @ v.unsqueeze(-1)).squeeze(-1))
 
     def _set_factor(self, factor: Factor) -> None:

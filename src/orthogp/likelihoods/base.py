@@ -2,7 +2,9 @@
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -12,6 +14,8 @@ from torch import Tensor, nn
 from orthogp.likelihoods.quantiles import Support, invert
 from orthogp.likelihoods.targets import latents_first
 
+# Mean and variance of the latents ↦ the expected log-likelihood of each row.
+Expectation = Callable[[Tensor, Tensor], Tensor]
 # torch's global generator is borrowed for a draw: threads take turns.
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -50,6 +54,10 @@ class Likelihood(nn.Module, ABC):
         variance: Float[Tensor, "c n"],
     ) -> Float[Tensor, " n"]:
         """E_q(f) log p(y | f) for each row, summed over its outputs."""
+
+    def expectation(self, y: Real[Tensor, "n *outputs"], dtype: torch.dtype) -> Expectation:
+        """`expected_log_prob` of y, after what takes no marginals; those will have this dtype."""
+        return partial(self.expected_log_prob, y)
 
     @abstractmethod
     def log_density(

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.special import ndtr, ndtri
 
-from orthogp.likelihoods.base import Moments, RegressionLikelihood
+from orthogp.likelihoods.base import Expectation, Moments, RegressionLikelihood
 from orthogp.likelihoods.parameters import batch_shape, require_broadcast
 from orthogp.likelihoods.quadrature import floored, log_ndtr
 from orthogp.likelihoods.targets import latents_first, require_numbers
@@ -34,8 +34,19 @@ class Gaussian(RegressionLikelihood):
         mean: Float[Tensor, "c n"],
         variance: Float[Tensor, "c n"],
     ) -> Float[Tensor, " n"]:
-        noise = self.likelihood.noise.to(mean.dtype)
-        return _GaussianExpectation.apply(latents_first(y), mean, variance, noise)  # pyright: ignore
+        return self.expectation(y, mean.dtype)(mean, variance)
+
+    def expectation(self, y: Real[Tensor, "n *outputs"], dtype: torch.dtype) -> Expectation:
+        y = latents_first(y)
+        # One for all outputs, or one for each; for every row, so that summing its gradients is a
+        # node of its own.
+        noise = self.likelihood.noise.to(dtype).reshape(-1, 1).expand_as(y)
+        rate, constant = _rate_and_constant(noise.detach()[:, :1])
+
+        def rows(mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]) -> Tensor:
+            return _GaussianExpectation.apply(y, mean, variance, noise, rate, constant)  # pyright: ignore
+
+        return rows
 
     def log_density(
         self,
@@ -70,17 +81,14 @@ class Gaussian(RegressionLikelihood):
 
 
 class _GaussianExpectation(torch.autograd.Function):
-    """−½ (((y − m)² + s) / σ² + log 2πσ²), summed over the outputs, in few passes over the rows."""
+    """t ((y − m)² + s) − ½ log 2πσ² with t = −½ / σ², summed over the outputs, in few passes."""
 
     @staticmethod
-    def forward(ctx, y, mean, variance, noise):
+    def forward(ctx, y, mean, variance, noise, rate, constant):
         residual = y - mean
         square = torch.addcmul(variance, residual, residual)
-        # One for all outputs, or one for each.
-        ctx.noise_shape, noise = noise.shape, noise.reshape(-1, 1)
-        rate = -0.5 / noise
         ctx.save_for_backward(residual, square, rate)
-        return total(torch.addcmul(-0.5 * (2 * math.pi * noise).log(), square, rate))
+        return total(torch.addcmul(constant, square, rate))
 
     @staticmethod
     @once_differentiable
@@ -89,10 +97,13 @@ class _GaussianExpectation(torch.autograd.Function):
         residual, square, rate = ctx.saved_tensors
         of_variance = (grad * rate).expand_as(square)
         of_mean = (residual * of_variance).mul_(-2.0)
-        # With t = −½ / σ²:  ∂/∂σ² = t (1 + 2 t ((y − m)² + s))
-        of_noise = rate * (grad.sum() + 2.0 * rate * (square @ grad)[:, None])
-        of_noise = of_noise.sum_to_size(rate.shape).view(ctx.noise_shape)
-        return None, of_mean, of_variance, of_noise
+        # ∂/∂σ² = t (1 + 2 t ((y − m)² + s))
+        of_noise = torch.addcmul(of_variance, of_variance * square, rate, value=2.0)
+        return None, of_mean, of_variance, of_noise, None, None
+
+
+def _rate_and_constant(noise: Float[Tensor, "c 1"]) -> tuple[Tensor, Tensor]:
+    return -0.5 / noise, -0.5 * (2 * math.pi * noise).log()
 
 
 class Laplace(RegressionLikelihood):

@@ -144,7 +144,7 @@ class Step:
             grad_v, grad_S, *grads = grads
             guarded = not self.model.likelihood.log_concave
             args = bound.factor, bound.q, grad_v, grad_S, self.rates[1], guarded, restated
-            branches.run(lambda: natural.step(*args), after=ready)
+            branches.run(lambda: natural.step(*args), patient=bool(ready), after=ready)
         if ready:
             branches.join()
         if not alone:
