@@ -121,6 +121,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "batch_size": (0,),
     "max_time": (-1.0, NAN, INF),
     "learning_rate": (0.0, NAN),
+    "adam_beta2": (0.0, 1.0, NAN),
     "natural_step": (0.0, 1.5),
     "kl_columns": (0, "all"),
     "jitter": (-1e-6, NAN, INF, "small"),

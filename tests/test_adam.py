@@ -3,19 +3,22 @@
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from orthogp.training.adam import Adam
 
 
-def test_the_steps_are_those_of_torch():
+@pytest.mark.parametrize("beta2", [0.999, 0.95])
+def test_the_steps_are_those_of_torch(beta2):
     rng = torch.Generator().manual_seed(0)
     shapes = [((3, 4), torch.float32), ((5,), torch.float64), ((), torch.float32)]
     start = [torch.randn(shape, generator=rng).to(dtype) for shape, dtype in shapes]
     ours = [torch.nn.Parameter(t.clone()) for t in start]
     theirs = [torch.nn.Parameter(t.clone()) for t in start]
     rate = torch.tensor(0.1)
-    adam, reference = Adam(ours, rate), torch.optim.Adam(theirs, lr=rate, fused=True)
+    adam = Adam(ours, rate, beta2)
+    reference = torch.optim.Adam(theirs, lr=rate, betas=(0.9, beta2), fused=True)
     for k in range(30):
         rate.fill_(0.1 / (1 + k))
         for one, other in zip(ours, theirs, strict=True):

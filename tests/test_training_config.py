@@ -20,6 +20,7 @@ BAD = [
     *((name, bad) for name in ("max_time", "clip_norm", "residual_step")
       for bad in (0, -1.0, math.nan, math.inf, "1")),
     *(("natural_step", bad) for bad in (0.0, 1.5, -0.1, math.nan, None)),
+    *(("adam_beta2", bad) for bad in (0.0, 1.0, -0.1, math.nan, None)),
     *(("patience", bad) for bad in (0, -3, 1.5, True)),
     *(("schedule", bad) for bad in ("linear", None, ["cosine"])),
     *(("residual_rule", bad) for bad in ("newton", None)),

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from orthogp.bases.predictor import _trapezoid
-from orthogp.linalg import lower_product, square, upper_product
+from orthogp.linalg import lower_product, symmetric_product, upper_product
 
 
 def normal(*shape: int) -> torch.Tensor:
@@ -21,12 +21,14 @@ def test_panels_leave_out_nothing_but_zeros(size, batches):
 
 
 @pytest.mark.parametrize("size", [1, 5, 65, 150, 301])
-@pytest.mark.parametrize("batch", [(), (3,)])
-def test_a_square_by_panels_is_whole_and_symmetric(size, batch):
-    A = normal(*batch, size, 7)
-    out = torch.full((*batch, size, size), torch.nan, dtype=A.dtype)
-    square(A, out=out)
-    torch.testing.assert_close(out, A @ A.mT)
+@pytest.mark.parametrize("batch", [(), (1,), (3,)])
+@pytest.mark.parametrize("below", [0, 2])
+def test_a_symmetric_product_by_panels_is_whole(size, batch, below):
+    B, h = normal(size, 7), normal(*batch, 1, 7)
+    A = torch.cat([h * B, normal(*batch, below, 7)], -2)
+    out = torch.full((*batch, size + below, size), torch.nan, dtype=A.dtype)
+    symmetric_product(A, B, out=out)
+    torch.testing.assert_close(out, A @ B.mT)
 
 
 def test_panels_take_any_layout():

@@ -199,12 +199,18 @@ def upper_product(
     return _panelled(A.mT, X, lambda A, X, a, b: (A[..., a:b, a:], X[..., a:, :]))
 
 
-def square(A: Float[Tensor, "*c b n"], out: Float[Tensor, "*c b b"]) -> None:
-    """A Aᵀ into `out`, without many of the products that its symmetry saves."""
-    size, height = out.shape[-1], panel_height(out)
+def symmetric_product(
+    A: Float[Tensor, "*c r n"], B: Float[Tensor, "*#c b n"], out: Float[Tensor, "*c r b"]
+) -> None:
+    """A Bᵀ into `out`, whose first b rows are symmetric and computed once, but for some."""
+    if out.shape[:-2] == (1,):
+        A, B, out = (t[0] if t.ndim > 2 else t for t in (A, B, out))
+    rows, size, height = A.shape[-2], B.shape[-2], panel_height(out)
     for a in range(0, size, height):
         b = min(a + height, size)
-        torch.matmul(A[..., a:b, :], A[..., :b, :].mT, out=out[..., a:b, :b])
+        # The last panel takes the rows below the square along.
+        below = rows if b == size else b
+        torch.matmul(A[..., a:below, :], B[..., :b, :].mT, out=out[..., a:below, :b])
         if a:
             out[..., :a, a:b] = out[..., a:b, :a].mT
 

@@ -30,6 +30,7 @@ from orthogp.linalg import (
     factorise,
     factorise_robustly,
     lower_product,
+    symmetric_product,
     total,
     upper_product,
 )
@@ -279,7 +280,8 @@ class _Marginals(torch.autograd.Function):
         stacked = w.new_empty(len(h), w.shape[0] + 1, w.shape[1])
         torch.mul(h.unsqueeze(-2), w, out=stacked[:, :-1])
         stacked[:, -1] = g
-        products = stacked @ w.mT
+        products = w.new_empty(*stacked.shape[:-1], w.shape[0])
+        symmetric_product(stacked, w, out=products)
         H, grad_weights = products[:, :-1], products[:, -1]
         grad_w = total(half * h.unsqueeze(-2)).addmm_(weights.mT, g, beta=2.0)
         latents, size = weights.shape

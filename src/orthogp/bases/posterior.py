@@ -26,7 +26,7 @@ from orthogp.linalg import (
     factorise,
     log_diagonal,
     lower_product,
-    square,
+    symmetric_product,
     total,
     upper_product,
 )
@@ -172,7 +172,8 @@ class NaturalGaussian(nn.Module):
         if self.hold_fixed != "whitened":
             if q.precision is None:
                 assert kept is not None
-                square(upper_product(self._back(factor), kept.L), out=self.precision)
+                root = upper_product(self._back(factor), kept.L)
+                symmetric_product(root, root, out=self.precision)
             else:
                 torch.add(q.precision, q.precision.mT, out=self.precision).mul_(0.5)
             self._set_mean(q.v)

@@ -10,13 +10,16 @@ from orthogp.errors import ConfigurationError
 from orthogp.training import TrainingConfig
 
 BATCH_SIZE = 1024
-STEPS_A_ROW = 1 / 3
+STEPS_A_ROW, FEWER_STEPS = 1 / 3, 100
 FEWEST_STEPS, MOST_STEPS = 200, 10_000
 # Of the steps: a short run would spend itself in the engine's own warm-up.
 WARMUP_SHARE, LONGEST_WARMUP = 0.1, 100
 # For this many steps and more; a shorter run takes longer ones, as the root of its share.
 LEARNING_RATE_STEPS = 5000
 LEARNING_RATE, HIGHEST_LEARNING_RATE = 0.03, 0.2
+# Adam forgets the squares of its gradients over so many steps, or a share of a short run: those
+# of its first steps are large.
+LONGEST_MEMORY, MEMORY_SHARE = 100, 0.1
 NATURAL_STEP, EXACT_NATURAL_STEP = 0.1, 1.0
 # Reports, of TrainingConfig.report_every steps each, without a better held-out density.
 PATIENCE = 10
@@ -60,6 +63,7 @@ def training_config(
         max_steps=steps,
         batch_size=batch_size,
         learning_rate=_or(given["learning_rate"], _automatic_rate(steps)),
+        adam_beta2=_or(given["adam_beta2"], _automatic_beta2(steps)),
         natural_step=_or(given["natural_step"], natural),
         schedule_warmup=warmup,
         natural_warmup=warmup,
@@ -88,7 +92,7 @@ def count_held_out(num_rows: int, fraction: float | int | None, early_stopping: 
 
 
 def _automatic_steps(num_rows: int) -> int:
-    return int(np.clip(num_rows * STEPS_A_ROW, FEWEST_STEPS, MOST_STEPS))
+    return int(np.clip(num_rows * STEPS_A_ROW - FEWER_STEPS, FEWEST_STEPS, MOST_STEPS))
 
 
 def _automatic_rate(steps: Any) -> float:
@@ -96,6 +100,11 @@ def _automatic_rate(steps: Any) -> float:
         return LEARNING_RATE
     share = min(1.0, steps / LEARNING_RATE_STEPS)
     return min(HIGHEST_LEARNING_RATE, LEARNING_RATE / share**0.5)
+
+
+def _automatic_beta2(steps: Any) -> float:
+    share = MEMORY_SHARE * steps if isinstance(steps, int) else LONGEST_MEMORY
+    return 1.0 - 1.0 / min(LONGEST_MEMORY, max(2.0, share))
 
 
 def _or(value: Any, default: Any) -> Any:

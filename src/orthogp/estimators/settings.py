@@ -48,9 +48,9 @@ class Settings(BaseEstimator):
         standardize: whether columns, and targets with additive noise, are standardised.
 
     The training
-        max_steps, max_time, batch_size, learning_rate, natural_step, schedule, clip_norm,
-        kl_columns, residual_rule, train_hyperparameters, train_points, shard_residual: as in
-            `TrainingConfig`.
+        max_steps, max_time, batch_size, learning_rate, adam_beta2, natural_step, schedule,
+        clip_norm, kl_columns, residual_rule, train_hyperparameters, train_points, shard_residual:
+            as in `TrainingConfig`.
         early_stopping: stop when held-out rows no longer gain, and return to the best.
         validation_fraction: the share of rows held out to stop early and to calibrate predictions;
             no more than 5000, and none where they would be too few to calibrate.
@@ -78,6 +78,7 @@ class Settings(BaseEstimator):
         max_time: float | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
+        adam_beta2: float | None = None,
         natural_step: float | None = None,
         kl_columns: int | str | None = "auto",
         inducing_points: ArrayLike | None = None,
@@ -113,6 +114,7 @@ class Settings(BaseEstimator):
         self.max_time = max_time
         self.batch_size = batch_size
         self.learning_rate = learning_rate
+        self.adam_beta2 = adam_beta2
         self.natural_step = natural_step
         self.kl_columns = kl_columns
         self.inducing_points = inducing_points

@@ -42,11 +42,9 @@ class Gaussian(RegressionLikelihood):
         # node of its own.
         noise = self.likelihood.noise.to(dtype).reshape(-1, 1).expand_as(y)
         rate, constant = _rate_and_constant(noise.detach()[:, :1])
-
-        def rows(mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]) -> Tensor:
-            return _GaussianExpectation.apply(y, mean, variance, noise, rate, constant)  # pyright: ignore
-
-        return rows
+        return lambda mean, variance: _GaussianExpectation.apply(  # pyright: ignore
+            y, mean, variance, noise, rate, constant
+        )
 
     def log_density(
         self,

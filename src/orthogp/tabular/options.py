@@ -44,6 +44,7 @@ HELP = {
     "max_time": (TRAINING, "Seconds at most."),
     "batch_size": (TRAINING, "Rows of a step."),
     "learning_rate": (TRAINING, "Of Adam."),
+    "adam_beta2": (TRAINING, "How slowly Adam forgets the squares of its gradients, in (0, 1)."),
     "natural_step": (TRAINING, "Of the natural steps, in (0, 1]."),
     "kl_columns": (TRAINING, "Points γ that estimate the KL in a step: a number, auto or none."),
     "schedule": (TRAINING, "constant or cosine."),

@@ -9,15 +9,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-BETAS = (0.9, 0.999)
-EPS = 1e-8
+BETA1, EPS = 0.9, 1e-8
 
 
 class Adam:
     """The state has its memory from the start, so that a graph can hold it and a file fill it."""
 
-    def __init__(self, parameters: Sequence[Tensor], learning_rate: Tensor):
-        self.learning_rate = learning_rate
+    def __init__(self, parameters: Sequence[Tensor], learning_rate: Tensor, beta2: float = 0.999):
+        self.learning_rate, self.beta2 = learning_rate, beta2
         self.state = {
             p: {
                 "step": torch.zeros((), dtype=torch.float32, device=p.device),
@@ -46,8 +45,8 @@ class Adam:
                 [],
                 steps,
                 lr=self.learning_rate,
-                beta1=BETAS[0],
-                beta2=BETAS[1],
+                beta1=BETA1,
+                beta2=self.beta2,
                 weight_decay=0.0,
                 eps=EPS,
                 amsgrad=False,

@@ -20,15 +20,18 @@ RULES = ("adam", "diagonal", "exact")
 class TrainingConfig:
     """The settings of one run. Steps are counted, never epochs; times are seconds.
 
-    `residual_floor` is ε of D + ε, relative to the prior variance: without it a γ beside a point of
-    β moves the function elsewhere by many times the learning rate. `shard_residual` lets the
-    processes of a team hold γ in parts.
+    `adam_beta2` is how slowly Adam forgets the squares of its gradients: those of the first steps
+    are large, and a short run that remembers them crawls to its end. `residual_floor` is ε of
+    D + ε, relative to the prior variance: without it a γ beside a point of β moves the function
+    elsewhere by many times the learning rate. `shard_residual` lets the processes of a team hold γ
+    in parts.
     """
 
     max_steps: int = 5000
     max_time: float | None = None
     batch_size: int = 1024
     learning_rate: float = 0.03
+    adam_beta2: float = 0.999
     natural_step: float = 0.1
     natural_warmup: int = 100
     schedule: str = "cosine"
@@ -57,6 +60,8 @@ class TrainingConfig:
         for name in ("max_time", "clip_norm", "residual_step"):
             value = getattr(self, name)
             self._require(name, value is None or _is_positive(value), "a positive number or None")
+        good = _is_positive(self.adam_beta2) and self.adam_beta2 < 1
+        self._require("adam_beta2", good, "a number in (0, 1)")
         good = _is_positive(self.natural_step) and self.natural_step <= 1
         self._require("natural_step", good, "a number in (0, 1]")
         good = self.patience is None or _is_count(self.patience)

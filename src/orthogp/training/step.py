@@ -22,7 +22,7 @@ from orthogp.residual import (
     projected_diagonal,
 )
 from orthogp.team import Team
-from orthogp.training.adam import Adam
+from orthogp.training.adam import BETA1, Adam
 from orthogp.training.config import TrainingConfig
 from orthogp.training.watch import CAUSES, Watch
 
@@ -82,7 +82,7 @@ class Step:
                 "residual points has such a rule"
             )
         self.parameters = chosen
-        self.adam = Adam(chosen, self.rates[0]) if chosen else None
+        self.adam = Adam(chosen, self.rates[0], config.adam_beta2) if chosen else None
         self.residual_adam, self.scale, self.projected = None, None, None
         if self.a_gamma is not None:
             ones = torch.ones_like(self.a_gamma[0])
@@ -91,7 +91,8 @@ class Step:
             elif config.residual_rule == "diagonal":
                 self.scale = ones
             else:
-                self.residual_adam = ScaledAdam(self.a_gamma, ones, self.rates[2])
+                betas = BETA1, config.adam_beta2
+                self.residual_adam = ScaledAdam(self.a_gamma, ones, self.rates[2], betas)
 
     @torch.no_grad()
     def refresh(self) -> None:
