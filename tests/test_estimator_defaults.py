@@ -33,6 +33,8 @@ def test_a_short_run_takes_longer_steps():
 def test_a_short_run_forgets_sooner():
     betas = [training_config(settings(), n, True, 0).adam_beta2 for n in (50, 3000, 10**6)]
     assert betas == pytest.approx([0.95, 1 - 1 / 90, 0.99])
+    others = [training_config(settings(), n, False, 0).adam_beta2 for n in (50, 3000, 10**6)]
+    assert others == pytest.approx([0.95, 1 - 1 / 90, 0.999])
     assert training_config(settings(max_steps=1), 50, True, 0).adam_beta2 == 0.5
 
 

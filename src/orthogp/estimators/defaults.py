@@ -17,9 +17,9 @@ WARMUP_SHARE, LONGEST_WARMUP = 0.1, 100
 # For this many steps and more; a shorter run takes longer ones, as the root of its share.
 LEARNING_RATE_STEPS = 5000
 LEARNING_RATE, HIGHEST_LEARNING_RATE = 0.03, 0.2
-# Adam forgets the squares of its gradients over so many steps, or a share of a short run: those
-# of its first steps are large.
-LONGEST_MEMORY, MEMORY_SHARE = 100, 0.1
+# Adam forgets the squares of its gradients over this share of the steps, those of the first being
+# large; over so many at most, and more where the likelihood is not Gaussian.
+MEMORY_SHARE, LONGEST_MEMORY, LONGEST_OTHER_MEMORY = 0.1, 100, 1000
 NATURAL_STEP, EXACT_NATURAL_STEP = 0.1, 1.0
 # Reports, of TrainingConfig.report_every steps each, without a better held-out density.
 PATIENCE = 10
@@ -63,7 +63,7 @@ def training_config(
         max_steps=steps,
         batch_size=batch_size,
         learning_rate=_or(given["learning_rate"], _automatic_rate(steps)),
-        adam_beta2=_or(given["adam_beta2"], _automatic_beta2(steps)),
+        adam_beta2=_or(given["adam_beta2"], _automatic_beta2(steps, gaussian)),
         natural_step=_or(given["natural_step"], natural),
         schedule_warmup=warmup,
         natural_warmup=warmup,
@@ -102,9 +102,10 @@ def _automatic_rate(steps: Any) -> float:
     return min(HIGHEST_LEARNING_RATE, LEARNING_RATE / share**0.5)
 
 
-def _automatic_beta2(steps: Any) -> float:
-    share = MEMORY_SHARE * steps if isinstance(steps, int) else LONGEST_MEMORY
-    return 1.0 - 1.0 / min(LONGEST_MEMORY, max(2.0, share))
+def _automatic_beta2(steps: Any, gaussian: bool) -> float:
+    longest = LONGEST_MEMORY if gaussian else LONGEST_OTHER_MEMORY
+    share = MEMORY_SHARE * steps if isinstance(steps, int) else longest
+    return 1.0 - 1.0 / min(longest, max(2.0, share))
 
 
 def _or(value: Any, default: Any) -> Any:
