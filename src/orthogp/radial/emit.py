@@ -253,10 +253,12 @@ class Program:
         self.builder.ret_void()
         module, machine = binding.parse_assembly(str(self.module)), _machine()
         module.verify()
-        # The vectors are explicit already: a higher level takes longer and finds nothing.
-        options = binding.create_pipeline_tuning_options(speed_level=1)
-        builder = binding.create_pass_builder(machine, options)
-        builder.getModulePassManager().run(module, builder)
+        # The vectors are explicit already: a level of optimisation takes longer and finds no more.
+        passes = binding.create_new_module_pass_manager()
+        passes.add_sroa_pass()
+        passes.add_instruction_combine_pass()
+        options = binding.create_pipeline_tuning_options()
+        passes.run(module, binding.create_pass_builder(machine, options))
         return machine.emit_object(module)
 
 
