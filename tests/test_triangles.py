@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from orthogp.bases.predictor import _trapezoid
-from orthogp.linalg import lower_product, symmetric_product, upper_product
+from orthogp.triangles import lower_product, symmetric_product, upper_product
 
 
 def normal(*shape: int) -> torch.Tensor:

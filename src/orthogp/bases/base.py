@@ -25,15 +25,8 @@ from orthogp.bases.shards import Shards
 from orthogp.branches import Branches
 from orthogp.covariance import Covariance
 from orthogp.errors import ConfigurationError
-from orthogp.linalg import (
-    Factor,
-    factorise,
-    factorise_robustly,
-    lower_product,
-    symmetric_product,
-    total,
-    upper_product,
-)
+from orthogp.linalg import Factor, factorise, factorise_robustly, total
+from orthogp.triangles import lower_product, symmetric_product, upper_product
 
 
 @dataclass(frozen=True)

@@ -21,16 +21,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from orthogp.errors import ConfigurationError
-from orthogp.linalg import (
-    Factor,
-    factorise,
-    log_diagonal,
-    lower_product,
-    symmetric_product,
-    total,
-    upper_product,
-)
+from orthogp.linalg import Factor, factorise, log_diagonal, total
 from orthogp.natural import WhitenedNatural, natural_step, safe_step_size
+from orthogp.triangles import lower_product, symmetric_product, upper_product
 
 # Gives the factor of Λ̃₀: computes it, or waits for it where that is under way.
 Kept = Callable[[], Factor]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from orthogp.bases.base import Basis
 from orthogp.covariance import Covariance
-from orthogp.linalg import panel_height
+from orthogp.triangles import panel_height
 
 # A share of the prior variance that rounding alone can make of nothing.
 NEGLIGIBLE = 1e-12
