@@ -29,6 +29,8 @@ SMALL: dict[str, Any] = {
     "n_inducing": 12,
     "n_residual": 20,
     "max_steps": 50,
+    # So that in so few steps no point leaves the rows far behind.
+    "adam_beta2": 0.999,
     "batch_size": 64,
     "random_state": 0,
 }
@@ -85,8 +87,8 @@ def test_the_data_are_thinned_and_points_are_ticks_in_units(curve):
     np.testing.assert_array_equal(xy(lines(ax)["data"]), np.column_stack([X1[::2, 0], Y1[::2]]))
     for name, points in zip("βγ", points_in_units(curve), strict=True):
         np.testing.assert_array_equal(xy(lines(ax)[name])[:, 0], points[:, 0])
-        assert points.min() > 5
-        assert points.max() < 19
+        assert points.min() > 8
+        assert points.max() < 16
 
 
 @pytest.mark.parametrize(("what", "place"), [("mean", 0), ("std", 1)])
