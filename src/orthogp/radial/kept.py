@@ -1,4 +1,4 @@
-"""Machine code between processes: compiling takes a second or two of every process's first fit.
+"""Machine code between processes: compiling takes about a second of every process's first fit.
 
 In `ORTHOGP_CACHE`, by default `orthogp` in the user's folder for caches; nowhere if that is set to
 nothing. A file is used only if it is the user's own and whole; where none can be had or written,
