@@ -18,6 +18,8 @@ COLOURS = {
     "CoupledARD": "#6A5ACD",
     "OrthARD": "#B22222",
     "OrthNatARD": "#B22222",
+    "OrthARDCross": "#B8860B",
+    "OrthNatARDCross": "#B8860B",
     "Optimum": "#808080",
     "Default": "#E69F00",
     "Boosting": "#8C564B",
@@ -25,8 +27,11 @@ COLOURS = {
     "Selu": "#8A8A8A",
 }
 DASHED = frozenset(
-    {"Coupled300", "Coupled", "Orth", "Hybrid", "Decoupled", "CoupledARD", "OrthARD", "Optimum"}
-)
+    {
+        "Coupled300", "Coupled", "Orth", "Hybrid", "Decoupled", "CoupledARD", "OrthARD",
+        "OrthARDCross", "Optimum",
+    }
+)  # fmt: skip
 _SPARE = ("#2E8B57", "#708090", "#4B6A00", "#7A4FA0")
 
 
