@@ -85,6 +85,18 @@ def test_settings_are_those_of_the_papers_appendix() -> None:
     assert not still.train_hyperparameters
 
 
+def test_a_unit_start_is_the_identity_whatever_the_kernel() -> None:
+    x = torch.randn(60, 4, dtype=torch.float64)
+    settings = EXPERIMENTS["classification"].model_settings("classification", "OrthARDUnit")
+    model = build(settings, Rows(x, torch.zeros(60).long()), 3, 0, "cpu")
+    factor = model.basis.factor(model.covariance, model.jitter, robust=True)
+    projection = model.basis.project(model.covariance, factor, model.basis.beta)
+    q = model.basis.coefficients(projection)
+    S = factor.L @ q.S @ factor.L.mT
+    torch.testing.assert_close(S, torch.eye(len(factor.L)).expand_as(S).double())
+    assert not q.v.any()
+
+
 def test_models_start_as_the_paper_says() -> None:
     x = torch.randn(60, 4, dtype=torch.float64)
     settings = EXPERIMENTS["classification"].model_settings("classification", "OrthNat")

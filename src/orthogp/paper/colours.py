@@ -18,6 +18,7 @@ COLOURS = {
     "CoupledARD": "#6A5ACD",
     "OrthARD": "#B22222",
     "OrthNatARD": "#B22222",
+    "OrthARDUnit": "#556B2F",
     "OrthARDCross": "#B8860B",
     "OrthNatARDCross": "#B8860B",
     "Optimum": "#808080",
@@ -29,7 +30,7 @@ COLOURS = {
 DASHED = frozenset(
     {
         "Coupled300", "Coupled", "Orth", "Hybrid", "Decoupled", "CoupledARD", "OrthARD",
-        "OrthARDCross", "Optimum",
+        "OrthARDUnit", "OrthARDCross", "Optimum",
     }
 )  # fmt: skip
 _SPARE = ("#2E8B57", "#708090", "#4B6A00", "#7A4FA0")

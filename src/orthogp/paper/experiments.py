@@ -13,8 +13,8 @@ from orthogp.training import TrainingConfig
 OWN_METHODS = {
     "regression": ("OrthNatARD", "Default", "Boosting", "NGBoost"),
     "classification": (
-        "CoupledARD", "OrthARD", "OrthNatARD", "OrthARDCross", "OrthNatARDCross", "Default",
-        "Boosting",
+        "CoupledARD", "OrthARD", "OrthNatARD", "OrthARDUnit", "OrthARDCross", "OrthNatARDCross",
+        "Default", "Boosting",
     ),
 }  # fmt: skip
 OPTIMUM = "Optimum"
@@ -33,6 +33,7 @@ class ModelSettings:
     ard: bool = False
     hold_fixed: str = "unwhitened"
     dtype: str = "float32"
+    unit_start: bool = False
     cross_terms: bool = False
 
 
@@ -49,11 +50,13 @@ METHODS = {
     "CoupledARD": ("coupled", "adam"),
     "OrthARD": ("orthogonal", "adam"),
     "OrthNatARD": ("orthogonal", "natural"),
+    "OrthARDUnit": ("orthogonal", "adam"),
     "OrthARDCross": ("orthogonal", "adam"),
     "OrthNatARDCross": ("orthogonal", "natural"),
 }
 WITH_CROSS_TERMS = ("OrthARDCross", "OrthNatARDCross")
-WITH_ARD = ("CoupledARD", "OrthARD", "OrthNatARD", *WITH_CROSS_TERMS)
+WITH_UNIT_START = ("OrthARDUnit",)
+WITH_ARD = ("CoupledARD", "OrthARD", "OrthNatARD", *WITH_UNIT_START, *WITH_CROSS_TERMS)
 SMALL_COUPLED = ("Coupled300", "CoupledNat300")
 
 PAPER_TRAINING = TrainingConfig(
@@ -105,6 +108,7 @@ class Experiment:
             n_residual=0 if basis == "coupled" else self.n_residual,
             variance=variance,
             ard=method in WITH_ARD,
+            unit_start=method in WITH_UNIT_START,
             cross_terms=method in WITH_CROSS_TERMS,
         )
 

@@ -36,7 +36,20 @@ def build(
     if settings.cross_terms:
         assert isinstance(basis, Orthogonal)
         basis = CrossTerms(basis.beta, basis.gamma, basis.q)
-    return VariationalGP(kernel, likelihood, basis).to(device, dtype)
+    model = VariationalGP(kernel, likelihood, basis)
+    if settings.unit_start:
+        _start_at_the_identity(model)
+    return model.to(device, dtype)
+
+
+@torch.no_grad()
+def _start_at_the_identity(model: VariationalGP) -> None:
+    """q(f_β) = N(0, I), where the code published with the paper starts, in place of the prior."""
+    basis = model.basis
+    assert isinstance(basis, Orthogonal)
+    factor = basis.factor(model.covariance, model.jitter, robust=True)
+    S = (factor.R @ factor.R.mT).expand(basis.num_latents, -1, -1)
+    basis.q.set_whitened(factor, S.new_zeros(S.shape[:2]), S)
 
 
 def _likelihood(num_classes: int, noise_variance: float) -> Likelihood:
