@@ -19,8 +19,6 @@ COLOURS = {
     "OrthARD": "#B22222",
     "OrthNatARD": "#B22222",
     "OrthARDUnit": "#556B2F",
-    "OrthARDCross": "#B8860B",
-    "OrthNatARDCross": "#B8860B",
     "Optimum": "#808080",
     "Default": "#E69F00",
     "Boosting": "#8C564B",
@@ -30,7 +28,7 @@ COLOURS = {
 DASHED = frozenset(
     {
         "Coupled300", "Coupled", "Orth", "Hybrid", "Decoupled", "CoupledARD", "OrthARD",
-        "OrthARDUnit", "OrthARDCross", "Optimum",
+        "OrthARDUnit", "Optimum",
     }
 )  # fmt: skip
 _SPARE = ("#2E8B57", "#708090", "#4B6A00", "#7A4FA0")

@@ -9,7 +9,6 @@ from orthogp.bases import Orthogonal
 from orthogp.likelihoods import Bernoulli, Gaussian, Likelihood, RobustMax
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.optimum import decoupled_optimum, set_optimum
-from orthogp.paper.cross_terms import CrossTerms
 from orthogp.paper.experiments import Experiment, ModelSettings
 from orthogp.paper.metrics import model_metrics
 from orthogp.paper.own import Outcome
@@ -33,9 +32,6 @@ def build(
         settings.basis, kernel, beta, gamma, likelihood.num_latents, settings.optimizer,
         settings.hold_fixed,
     )  # fmt: skip
-    if settings.cross_terms:
-        assert isinstance(basis, Orthogonal)
-        basis = CrossTerms(basis.beta, basis.gamma, basis.q)
     model = VariationalGP(kernel, likelihood, basis)
     if settings.unit_start:
         _start_at_the_identity(model)
