@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from orthogp.paper import published
+from orthogp.paper.experiments import METHODS
 from orthogp.paper.records import Job, Record
 from orthogp.paper.tables.grid import PAPER_METHODS
 from orthogp.paper.tables.model import METRICS
@@ -17,7 +18,7 @@ def record(dataset, method, task="regression", split=0, **metrics):
         "done",
         data={"task": task, "test_rows": 1000},
         metrics=metrics,
-        steps=20_000 if method in PAPER_METHODS[task] else 0,
+        steps=20_000 if method in METHODS else 0,
         machine={"device": "cuda"},
         commit="abc1234",
     )

@@ -30,6 +30,13 @@ def test_a_short_run_takes_longer_steps():
     assert training_config(settings(max_steps=10**5), 50, True, 0).learning_rate == 0.03
 
 
+def test_a_small_table_that_starts_close_takes_fewer_and_shorter_steps():
+    found = [training_config(settings(), n, True, 0, started=True) for n in (50, 900, 2900)]
+    assert [config.max_steps for config in found] == [100, 100, 600]
+    assert {config.learning_rate for config in found} == {0.03}
+    assert training_config(settings(max_steps=1), 50, True, 0, started=True).learning_rate == 0.03
+
+
 def test_a_short_run_forgets_sooner():
     betas = [training_config(settings(), n, True, 0).adam_beta2 for n in (50, 3000, 10**6)]
     assert betas == pytest.approx([0.95, 1 - 1 / 90, 0.99])

@@ -102,6 +102,19 @@ def test_accuracy_is_held_to_a_point_or_two_standard_errors(dataset, shift, stat
     assert statuses(records, text) == [status]
 
 
+@pytest.mark.parametrize(("method", "column"), [("OrthARDUnit", "Orth"), ("OrthNatARD", "OrthNat")])
+@pytest.mark.parametrize(("shift", "steps", "status"), [
+    (-1.0, 20_000, "pass"), (-1.9, 20_000, "fail"), (0.0, 100, "cannot say"),
+])  # fmt: skip
+def test_a_lengthscale_for_every_input_is_held_to_the_column_it_explains(
+    method, column, shift, steps, status
+):
+    paper = published.figures("classification", "accuracy")["nursery"][column]
+    one = record("nursery", method, "classification", accuracy=paper + shift)
+    text = f"{method} is within 1 point or 2 standard errors of the paper's {column} in accuracy"
+    assert statuses([replace(one, steps=steps)], f"{text} on nursery") == [status]
+
+
 def test_the_error_of_an_accuracy_is_both_papers_and_ours():
     one = record("adult", "Orth", "classification", accuracy=80.0)
     both = math.sqrt(0.8 * 0.2 / 1000 + 0.9 * 0.1 / 1000)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orthogp import training
+from orthogp.covariance import Covariance
 from orthogp.errors import DataError
 from orthogp.estimators.checks import (
     checked_numbers,
@@ -20,19 +21,31 @@ from orthogp.estimators.checks import (
     checked_weight,
     require_fitted,
 )
-from orthogp.estimators.defaults import count_held_out, point_counts, training_config
+from orthogp.estimators.defaults import (
+    count_held_out,
+    point_counts,
+    start_steps,
+    starts_by_evidence,
+    training_config,
+)
 from orthogp.estimators.persistent import Persistent
 from orthogp.estimators.scaling import Array, Moments, Scaling
 from orthogp.estimators.setting_checks import check_settings, drawn_seed, present_device
 from orthogp.estimators.settings import no_type_check, torch_dtype
 from orthogp.estimators.streamed import Table, is_large, loaded, streamed_table
 from orthogp.estimators.together import require_alike
-from orthogp.likelihoods import Likelihood
+from orthogp.likelihoods import Gaussian, Likelihood
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.points import choose_beta, choose_gamma
 from orthogp.sources import as_source
 from orthogp.team import current_team
-from orthogp.training import ProgressBar, Rows, full_bound, predict_in_chunks
+from orthogp.training import (
+    ProgressBar,
+    Rows,
+    full_bound,
+    predict_in_chunks,
+    start_hyperparameters,
+)
 
 # Rows that a prediction looks at together: memory does not grow with the table.
 CHUNK_ROWS = 2**15
@@ -113,9 +126,9 @@ class OrthogonalGP(Persistent):
         model.to(device)
         done, history = (0, []) if fresh else (self.n_iter_, self.history_)
         # A run that goes on must not take the checkpoints of the one before for its own.
-        config = training_config(
-            self.get_params(deep=False), len(train), model.likelihood.gaussian, seed + done
-        )
+        settings, likelihood = self.get_params(deep=False), model.likelihood
+        started = starts_by_evidence(settings, len(train), likelihood)
+        config = training_config(settings, len(train), likelihood.gaussian, seed + done, started)
         bar = (ProgressBar(config.max_steps, config.max_time),) if self.verbose else ()
         callbacks = (*self.callbacks, *bar)
         # A look at thousands of rows at every report is worth its time only to stop early.
@@ -186,7 +199,8 @@ class OrthogonalGP(Persistent):
     def _new_model(self, rows: Rows, num_rows: int, generator: torch.Generator) -> VariationalGP:
         """A model of `num_rows` rows at its prior, with β and γ among these."""
         likelihood, mean, variance = self._prior(rows.y)
-        num_inducing, num_residual = point_counts(self.get_params(deep=False), num_rows)
+        settings = self.get_params(deep=False)
+        num_inducing, num_residual = point_counts(settings, num_rows)
         beta = self._given_points("inducing_points")
         if beta is None:
             beta = choose_beta(rows.x, num_inducing, generator)
@@ -197,12 +211,18 @@ class OrthogonalGP(Persistent):
             kernel = default_kernel(rows.x.shape[1], self.ard, variance)
         else:
             kernel = deepcopy(self.kernel)
+        dtype = torch_dtype(self.dtype)
+        kernel, likelihood = kernel.to(dtype), likelihood.to(dtype)
+        if starts_by_evidence(settings, num_rows, likelihood):
+            assert isinstance(likelihood, Gaussian)
+            steps = start_steps(settings)
+            start_hyperparameters(Covariance(kernel), likelihood, rows, generator, steps)
         basis = build_basis(
             self.basis, kernel, beta, gamma, likelihood.num_latents, self.optimizer,
             self.hold_fixed, self.jitter,
         )  # fmt: skip
         model = VariationalGP(kernel, likelihood, basis, mean, self.jitter)
-        return model.to(torch_dtype(self.dtype))
+        return model.to(dtype)
 
     def _given_points(self, name: str) -> Tensor | None:
         points = getattr(self, name)

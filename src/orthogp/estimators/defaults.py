@@ -7,11 +7,15 @@ import numpy as np
 
 from orthogp.calibration import SMALLEST_SAMPLE
 from orthogp.errors import ConfigurationError
+from orthogp.likelihoods import Gaussian, Likelihood
 from orthogp.training import TrainingConfig
 
 BATCH_SIZE = 1024
 STEPS_A_ROW, FEWER_STEPS = 1 / 3, 100
 FEWEST_STEPS, MOST_STEPS = 200, 10_000
+# Of a small table, whose hyperparameters are close already.
+MOST_ROWS_STARTED, START_STEPS = 3000, 100
+STEPS_A_ROW_STARTED, FEWER_STEPS_STARTED, FEWEST_STEPS_STARTED = 1 / 4, 125, 100
 # Of the steps: a short run would spend itself in the engine's own warm-up.
 WARMUP_SHARE, LONGEST_WARMUP = 0.1, 100
 # For this many steps and more; a shorter run takes longer ones, as the root of its share.
@@ -48,21 +52,43 @@ def point_counts(settings: Mapping[str, Any], num_rows: int) -> tuple[int, int]:
     return min(int(settings["n_inducing"]), num_rows), min(int(residual), num_rows)
 
 
+def starts_by_evidence(settings: Mapping[str, Any], num_rows: int, likelihood: Likelihood) -> bool:
+    """Whether hyperparameters start where the evidence of a few rows has them.
+
+    The start must be the estimator's to choose, and the run so short that it matters.
+    """
+    automatic = all(settings[name] is None for name in ("kernel", "noise_variance"))
+    named = settings["likelihood"] is None or isinstance(settings["likelihood"], str)
+    natural = settings["optimizer"] == "natural"
+    free = automatic and named and settings["train_hyperparameters"]
+    short = num_rows <= MOST_ROWS_STARTED
+    return bool(isinstance(likelihood, Gaussian) and natural and free and short)
+
+
+def start_steps(settings: Mapping[str, Any]) -> int:
+    """How many steps look for a start: no more than those that are asked for."""
+    asked = plain(settings["max_steps"])
+    return min(START_STEPS, asked) if isinstance(asked, int) and asked > 0 else START_STEPS
+
+
 def training_config(
-    settings: Mapping[str, Any], num_rows: int, gaussian: bool, seed: int
+    settings: Mapping[str, Any], num_rows: int, gaussian: bool, seed: int, started: bool = False
 ) -> TrainingConfig:
-    """How to train on `num_rows` rows; None in `settings` means automatic."""
+    """How to train on `num_rows` rows; None in `settings` means automatic.
+
+    `started` says that the hyperparameters are where the evidence of a few rows has them.
+    """
     given = {name: plain(value) for name, value in settings.items()}
     batch_size = _or(given["batch_size"], min(BATCH_SIZE, num_rows))
     # TrainingConfig will say what is wrong with another type; here it only must not compare.
     whole = isinstance(batch_size, int) and batch_size >= num_rows
     natural = EXACT_NATURAL_STEP if whole and gaussian else NATURAL_STEP
-    steps = _or(given["max_steps"], _automatic_steps(num_rows))
+    steps = _or(given["max_steps"], _automatic_steps(num_rows, started))
     warmup = min(LONGEST_WARMUP, int(WARMUP_SHARE * steps)) if isinstance(steps, int) else 0
     return TrainingConfig(
         max_steps=steps,
         batch_size=batch_size,
-        learning_rate=_or(given["learning_rate"], _automatic_rate(steps)),
+        learning_rate=_or(given["learning_rate"], _automatic_rate(steps, started)),
         adam_beta2=_or(given["adam_beta2"], _automatic_beta2(steps, gaussian)),
         natural_step=_or(given["natural_step"], natural),
         schedule_warmup=warmup,
@@ -91,12 +117,14 @@ def count_held_out(num_rows: int, fraction: float | int | None, early_stopping: 
     return count if count >= SMALLEST_SAMPLE else 0
 
 
-def _automatic_steps(num_rows: int) -> int:
+def _automatic_steps(num_rows: int, started: bool) -> int:
+    if started:
+        return max(FEWEST_STEPS_STARTED, int(num_rows * STEPS_A_ROW_STARTED - FEWER_STEPS_STARTED))
     return int(np.clip(num_rows * STEPS_A_ROW - FEWER_STEPS, FEWEST_STEPS, MOST_STEPS))
 
 
-def _automatic_rate(steps: Any) -> float:
-    if not isinstance(steps, int) or steps < 1:
+def _automatic_rate(steps: Any, started: bool) -> float:
+    if started or not isinstance(steps, int) or steps < 1:
         return LEARNING_RATE
     share = min(1.0, steps / LEARNING_RATE_STEPS)
     return min(HIGHEST_LEARNING_RATE, LEARNING_RATE / share**0.5)

@@ -6,6 +6,7 @@ from orthogp.training.config import TrainingConfig
 from orthogp.training.evaluate import full_bound, held_out_log_density, predict_in_chunks
 from orthogp.training.loop import Result, fit
 from orthogp.training.progress import ProgressBar
+from orthogp.training.start import start_hyperparameters
 from orthogp.training.streams import Stream
 
 __all__ = [
@@ -23,4 +24,5 @@ __all__ = [
     "full_bound",
     "held_out_log_density",
     "predict_in_chunks",
+    "start_hyperparameters",
 ]

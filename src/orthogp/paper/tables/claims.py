@@ -21,6 +21,8 @@ TIES = {"elevators": 0.005}
 # Percent.
 ACCURACY_WITHIN = 1.0
 STANDARD_ERRORS = 2.0
+# A lengthscale for every input, which the paper does not mention, and the column that it explains.
+WITH_LENGTHSCALES = (("OrthARDUnit", "Orth"), ("OrthNatARD", "OrthNat"))
 
 Status = Literal["pass", "fail", "cannot say"]
 
@@ -47,6 +49,7 @@ def claims(records: Iterable[Record], full_steps: int = FULL_STEPS) -> list[Clai
         *_on_every_set(regression, "Decoupled", "Decoupled is last in log-likelihood", _last),
         *_accuracies(classification, "Orth"),
         *_accuracies(classification, "OrthNat"),
+        *(claim for pair in WITH_LENGTHSCALES for claim in _accuracies(classification, *pair)),
         *_defaults(regression),
         *_defaults(classification),
     ]
@@ -107,18 +110,19 @@ def _last(grid: Grid, group: str, dataset: str) -> Claim:
     return claim("pass", figures)
 
 
-def _accuracies(grid: Grid, method: str) -> list[Claim]:
-    group = f"{method}'s accuracy is the paper's"
-    return _on_every_set(grid, method, group, partial(_accuracy, method=method))
+def _accuracies(grid: Grid, method: str, column: str | None = None) -> list[Claim]:
+    papers = "the paper's" if column is None else f"that of the paper's {column}"
+    group = f"{method}'s accuracy is {papers}"
+    return _on_every_set(grid, method, group, partial(_accuracy, method=method, column=column))
 
 
-def _accuracy(grid: Grid, group: str, dataset: str, method: str) -> Claim:
-    cell = grid.beside_original(dataset, method, ACCURACY.key)
+def _accuracy(grid: Grid, group: str, dataset: str, method: str, column: str | None) -> Claim:
+    cell = grid.beside_original(dataset, method, ACCURACY.key, column)
     claim = partial(
         Claim,
         group,
         f"{method} is within {ACCURACY_WITHIN:.0f} point or {STANDARD_ERRORS:.0f} standard errors "
-        f"of the paper's accuracy on {dataset}",
+        f"of the paper's {f'{column} in ' if column else ''}accuracy on {dataset}",
     )
     if cell.difference is None:
         return claim("cannot say", cell.missing or f"the paper has no {dataset}")

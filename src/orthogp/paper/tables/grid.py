@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from orthogp.errors import ConfigurationError
 from orthogp.paper import published
-from orthogp.paper.experiments import OWN_METHODS
+from orthogp.paper.experiments import METHODS, OWN_METHODS
 from orthogp.paper.records import Record
 from orthogp.paper.tables.model import METRICS, Cell
 
@@ -73,10 +73,12 @@ class Grid:
         common = set.intersection(*splits) if splits else set()
         return {method: _over(cell, common, metric) for method, cell in cells.items()}
 
-    def beside_original(self, dataset: str, method: str, metric: str) -> Cell:
-        """The cell with the paper's figure, where the paper has one."""
+    def beside_original(
+        self, dataset: str, method: str, metric: str, column: str | None = None
+    ) -> Cell:
+        """The cell with the paper's figure, where the paper has one; `column` is its method."""
         ours = self.cell(dataset, method, metric)
-        paper = published.figures(self.task, metric).get(dataset, {}).get(method)
+        paper = published.figures(self.task, metric).get(dataset, {}).get(column or method)
         return Cell(ours.value, ours.error, paper, missing=ours.missing, records=ours.records)
 
     def left_out(self, dataset: str, method: str, metric: str) -> list[str]:
@@ -91,7 +93,7 @@ class Grid:
         """Why a record does not count; empty when it does."""
         if record.status != "done":
             return f"failed: {textwrap.shorten(record.reason or 'no reason recorded', 160)}"
-        if record.job.method in self.paper_methods and record.steps < self.full_steps:
+        if record.job.method in METHODS and record.steps < self.full_steps:
             return f"only {spaced(record.steps)} of {spaced(self.full_steps)} steps"
         if not record.commit:
             return "no commit recorded"
