@@ -33,8 +33,9 @@ def test_a_short_run_takes_longer_steps():
 def test_a_small_table_that_starts_close_takes_fewer_and_shorter_steps():
     found = [training_config(settings(), n, True, 0, started=True) for n in (50, 900, 2900)]
     assert [config.max_steps for config in found] == [100, 100, 600]
-    assert {config.learning_rate for config in found} == {0.03}
-    assert training_config(settings(max_steps=1), 50, True, 0, started=True).learning_rate == 0.03
+    rates = [config.learning_rate for config in found]
+    assert rates == pytest.approx([0.03 * 3**0.5, 0.03 * 3**0.5, 0.03])
+    assert training_config(settings(max_steps=1), 50, True, 0, started=True).learning_rate == 0.2
 
 
 def test_a_short_run_forgets_sooner():

@@ -19,7 +19,7 @@ STEPS_A_ROW_STARTED, FEWER_STEPS_STARTED, FEWEST_STEPS_STARTED = 1 / 4, 125, 100
 # Of the steps: a short run would spend itself in the engine's own warm-up.
 WARMUP_SHARE, LONGEST_WARMUP = 0.1, 100
 # For this many steps and more; a shorter run takes longer ones, as the root of its share.
-LEARNING_RATE_STEPS = 5000
+LEARNING_RATE_STEPS, LEARNING_RATE_STEPS_STARTED = 5000, 300
 LEARNING_RATE, HIGHEST_LEARNING_RATE = 0.03, 0.2
 # Adam forgets the squares of its gradients over this share of the steps, those of the first being
 # large; over so many at most, and more where the likelihood is not Gaussian.
@@ -124,9 +124,9 @@ def _automatic_steps(num_rows: int, started: bool) -> int:
 
 
 def _automatic_rate(steps: Any, started: bool) -> float:
-    if started or not isinstance(steps, int) or steps < 1:
+    if not isinstance(steps, int) or steps < 1:
         return LEARNING_RATE
-    share = min(1.0, steps / LEARNING_RATE_STEPS)
+    share = min(1.0, steps / (LEARNING_RATE_STEPS_STARTED if started else LEARNING_RATE_STEPS))
     return min(HIGHEST_LEARNING_RATE, LEARNING_RATE / share**0.5)
 
 
