@@ -40,7 +40,8 @@ class Settings(BaseEstimator):
         ard: whether the default kernel has a lengthscale for every column.
         likelihood: a name, a GPyTorch likelihood or one of `orthogp.likelihoods`; None is Gaussian
             for the regressor, Bernoulli or softmax for the classifier.
-        noise_variance: where the noise starts, in units of y².
+        noise_variance: where the noise starts, in units of y². None leaves it, and the default
+            kernel with it, to the evidence of a few rows where the table is small.
         inducing_points, residual_points: where β and γ start, in the units of X.
         hold_fixed: what of q(f_β) stands still while the kernel moves: "unwhitened", "whitened" or
             "dual".
