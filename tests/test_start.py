@@ -11,7 +11,7 @@ from orthogp.estimators import base
 from orthogp.estimators.defaults import start_steps, starts_by_evidence
 from orthogp.likelihoods import Bernoulli, Gaussian, StudentT
 from orthogp.training import Rows, start_hyperparameters
-from orthogp.training.start import log_evidence
+from orthogp.training.start import log_density_of_others, log_evidence
 from problems import problem, reference_terms, to_numpy
 
 
@@ -69,7 +69,7 @@ def test_the_evidence_of_the_rows_rises(outputs, weighted):
 
     before = evidence()
     rng = torch.Generator().manual_seed(0)
-    start_hyperparameters(p.covariance, likelihood, Rows(p.x, y, weight), rng, 50)
+    assert start_hyperparameters(p.covariance, likelihood, Rows(p.x, y, weight), rng, 50)
     assert evidence() > before + 1.0
     assert all(parameter.grad is None for parameter in p.covariance.parameters())
 
@@ -79,10 +79,32 @@ def test_what_fails_leaves_everything_where_it_was():
     likelihood = Gaussian()
     before = [t.detach().clone() for t in (*p.kernel.parameters(), *likelihood.parameters())]
     rows = Rows(p.x, torch.full_like(p.y, torch.inf))
-    start_hyperparameters(p.covariance, likelihood, rows, torch.Generator(), 5)
+    assert not start_hyperparameters(p.covariance, likelihood, rows, torch.Generator(), 5)
     after = [*p.kernel.parameters(), *likelihood.parameters()]
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     assert all(parameter.grad is None for parameter in after)
+
+
+def test_the_density_of_other_rows_is_that_of_the_exact_process():
+    p = problem(n=12)
+    few, others = Rows(p.x[:8], p.y[:8]), Rows(p.x[8:], p.y[8:])
+    found = log_density_of_others(p.covariance, torch.tensor(0.3).double(), few, others)
+    K = reference.kernel_block(reference_terms(p.kernel), *[to_numpy(p.x)] * 2)
+    C, y = K + float(torch.tensor(0.3)) * np.eye(12), to_numpy(p.y)
+    mean = C[8:, :8] @ np.linalg.solve(C[:8, :8], y[:8])
+    variance = np.diag(C[8:, 8:] - C[8:, :8] @ np.linalg.solve(C[:8, :8], C[:8, 8:]))
+    each = -0.5 * ((y[8:] - mean) ** 2 / variance + np.log(2 * np.pi * variance))
+    assert found == pytest.approx(each.mean(), rel=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_rare_is_not_forgotten(seed):
+    """A few rows of a target that hardly ever moves say that it has no noise at all."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(700, 2)), np.eye(700)[0]
+    found = OrthogonalGPRegressor(30, 30, random_state=seed).fit(x, y)
+    told = OrthogonalGPRegressor(30, 30, noise_variance=0.1 * y.var(), random_state=seed).fit(x, y)
+    assert found.elbo_ > told.elbo_ - 0.1 * len(y)
 
 
 def test_only_a_start_that_nobody_chose_is_chosen():

@@ -122,13 +122,17 @@ class OrthogonalGP(Persistent):
             table = self._table(X, y, sample_weight, fresh, classes, generator)
         require_alike(table.train, team)
         train, held = table.train, table.held
-        model = self._new_model(table.sample, len(train), generator) if fresh else self.model_
+        settings = self.get_params(deep=False)
+        if fresh:
+            model, started = self._new_model(table.sample, len(train), generator)
+        else:
+            model = self.model_
+            started = starts_by_evidence(settings, len(train), model.likelihood)
         model.to(device)
         done, history = (0, []) if fresh else (self.n_iter_, self.history_)
         # A run that goes on must not take the checkpoints of the one before for its own.
-        settings, likelihood = self.get_params(deep=False), model.likelihood
-        started = starts_by_evidence(settings, len(train), likelihood)
-        config = training_config(settings, len(train), likelihood.gaussian, seed + done, started)
+        gaussian = model.likelihood.gaussian
+        config = training_config(settings, len(train), gaussian, seed + done, started)
         bar = (ProgressBar(config.max_steps, config.max_time),) if self.verbose else ()
         callbacks = (*self.callbacks, *bar)
         # A look at thousands of rows at every report is worth its time only to stop early.
@@ -196,8 +200,13 @@ class OrthogonalGP(Persistent):
         order = torch.randperm(len(rows), generator=generator)
         return rows.map(lambda t: t[order[count:]]), rows.map(lambda t: t[order[:count]])
 
-    def _new_model(self, rows: Rows, num_rows: int, generator: torch.Generator) -> VariationalGP:
-        """A model of `num_rows` rows at its prior, with β and γ among these."""
+    def _new_model(
+        self, rows: Rows, num_rows: int, generator: torch.Generator
+    ) -> tuple[VariationalGP, bool]:
+        """A model of `num_rows` rows at its prior, with β and γ among these.
+
+        And whether a few of them said where its hyperparameters start.
+        """
         likelihood, mean, variance = self._prior(rows.y)
         settings = self.get_params(deep=False)
         num_inducing, num_residual = point_counts(settings, num_rows)
@@ -213,16 +222,17 @@ class OrthogonalGP(Persistent):
             kernel = deepcopy(self.kernel)
         dtype = torch_dtype(self.dtype)
         kernel, likelihood = kernel.to(dtype), likelihood.to(dtype)
-        if starts_by_evidence(settings, num_rows, likelihood):
+        started = starts_by_evidence(settings, num_rows, likelihood)
+        if started:
             assert isinstance(likelihood, Gaussian)
             steps = start_steps(settings)
-            start_hyperparameters(Covariance(kernel), likelihood, rows, generator, steps)
+            started = start_hyperparameters(Covariance(kernel), likelihood, rows, generator, steps)
         basis = build_basis(
             self.basis, kernel, beta, gamma, likelihood.num_latents, self.optimizer,
             self.hold_fixed, self.jitter,
         )  # fmt: skip
         model = VariationalGP(kernel, likelihood, basis, mean, self.jitter)
-        return model.to(dtype)
+        return model.to(dtype), started
 
     def _given_points(self, name: str) -> Tensor | None:
         points = getattr(self, name)

@@ -5,6 +5,7 @@ far away are reached before points and q(f_β) are there to be dragged along.
 """
 
 import math
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -43,42 +44,83 @@ def log_evidence(
     return torch.where(factor.info == 0, value, torch.nan)
 
 
+@torch.no_grad()
+def log_density_of_others(
+    covariance: Covariance, noise: Float[Tensor, ""], few: Rows, others: Rows
+) -> float:
+    """Mean log density of other rows, given these, weights left aside."""
+    with covariance.held(few.x):
+        K = covariance.block(few.x, few.x) + noise * torch.eye(len(few), dtype=few.x.dtype)
+        factor = factorise(K, jitter=0.0)
+        w = factor.R @ covariance.block(few.x, others.x)
+        variance = covariance.diagonal(others.x) + noise - w.square().sum(0)
+    mean = (factor.R @ latents_first(few.y).mT).mT @ w
+    errors = (latents_first(others.y) - mean).square() / variance
+    return -0.5 * (errors + variance.log() + math.log(2 * math.pi)).mean().item()
+
+
 def start_hyperparameters(
     covariance: Covariance,
     likelihood: Gaussian,
     rows: Rows,
     generator: torch.Generator,
     steps: int,
-) -> None:
-    """Moves the kernel's parameters and the noise; leaves them where they are if it fails."""
-    config = TrainingConfig(
-        max_steps=steps, learning_rate=LEARNING_RATE, schedule_warmup=steps // 10
+) -> bool:
+    """Moves the kernel's parameters and the noise, and says whether it did.
+
+    They stay where they are if that fails, or if the other rows speak against it, as they do where
+    a few have no part in what is rare.
+    """
+    order = torch.randperm(len(rows), generator=generator)
+    few, others = (
+        rows.map(lambda t, part=part: t[part].double()) if len(part) else None
+        for part in (order[:ROWS].sort().values, order[ROWS:])
     )
-    chosen = torch.randperm(len(rows), generator=generator)[:ROWS]
-    few = rows.map(lambda t: (t[chosen] if len(rows) > ROWS else t).double())
-    y = latents_first(few.y)
+    assert few is not None
+
+    def noise() -> Tensor:
+        # One for all outputs, so that one factorisation serves them.
+        return likelihood.likelihood.noise.double().mean()
+
     parameters = [
         p for p in (*covariance.parameters(), *likelihood.parameters()) if p.requires_grad
     ]
     start = [p.detach().clone() for p in parameters]
-    rate = torch.zeros(())
-    adam, going = Adam(parameters, rate, BETA2), True
-    for step in range(steps):
-        # One for all outputs, so that one factorisation serves them.
-        noise = likelihood.likelihood.noise.double().mean()
-        value = log_evidence(covariance, noise, few.x, y, few.weight)
-        going = going and bool(value.isfinite())
-        if not going:
-            break
-        rate.fill_(config.learning_rate_at(step, step / steps))
-        for parameter, grad in zip(
-            parameters, torch.autograd.grad(-value, parameters), strict=True
-        ):
-            parameter.grad = grad
-        adam.step()
-    going = going and all(bool(p.isfinite().all()) for p in parameters)
+
+    def density() -> float:
+        return 0.0 if others is None else log_density_of_others(covariance, noise(), few, others)
+
+    before = density()
+    # A NaN is above nothing.
+    sound = _climb(covariance, noise, few, parameters, steps) and density() >= before
     with torch.no_grad():
         for parameter, old in zip(parameters, start, strict=True):
             parameter.grad = None
-            if not going:
+            if not sound:
                 parameter.copy_(old)
+    return sound
+
+
+def _climb(
+    covariance: Covariance,
+    noise: Callable[[], Tensor],
+    rows: Rows,
+    parameters: Sequence[Tensor],
+    steps: int,
+) -> bool:
+    """Steps of Adam on the evidence of the rows; False where one led nowhere."""
+    config = TrainingConfig(
+        max_steps=steps, learning_rate=LEARNING_RATE, schedule_warmup=steps // 10
+    )
+    rate, y = torch.zeros(()), latents_first(rows.y)
+    adam = Adam(parameters, rate, BETA2)
+    for step in range(steps):
+        value = log_evidence(covariance, noise(), rows.x, y, rows.weight)
+        if not value.isfinite():
+            return False
+        rate.fill_(config.learning_rate_at(step, step / steps))
+        grads = torch.autograd.grad(-value, parameters)
+        for parameter, grad in zip(parameters, grads, strict=True):
+            parameter.grad = grad
+        adam.step()
+    return all(bool(p.isfinite().all()) for p in parameters)
