@@ -13,7 +13,7 @@ pytest.importorskip("llvmlite")
 from orthogp.radial import compiled, emit, functions, kept, kernels
 from orthogp.radial.kernels import Kind
 
-KIND = Kind(("rbf", "matern32"), 3, double=True, ard=False, dense=True)
+KIND = Kind(("rbf", "matern32"), double=True, ard=False, dense=True)
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ class _Terms:
 
     def __init__(self, x, z, a, inverse, scale, families: tuple[str, ...]):
         ard = inverse.shape[1] > 1
-        self.kind = _kind(families, x.shape[1], x.dtype == torch.float64, ard, a is None)
+        self.kind = _kind(families, x.dtype == torch.float64, ard, a is None)
         self.inverse, self.scale, self.a = inverse.contiguous(), scale.contiguous(), a
         self.x, self.z, self.rho = x.contiguous(), z, inverse.square().contiguous()
         self._only: _Tile | None = None
@@ -111,8 +111,8 @@ class _Tile:
         self.job = _Job(
             next=ctypes.addressof(self.counter), x=terms.x.data_ptr(), z=z.data_ptr(),
             a=0 if a is None else a.data_ptr(), rho=terms.rho.data_ptr(),
-            scale=terms.scale.data_ptr(), rows=rows, columns=columns, width=self.width,
-            stride=terms.z.shape[0], latents=0 if a is None else a.shape[0],
+            scale=terms.scale.data_ptr(), rows=rows, columns=columns, dims=terms.x.shape[1],
+            width=self.width, stride=terms.z.shape[0], latents=0 if a is None else a.shape[0],
             tasks=self.tasks,
         )  # fmt: skip
 
@@ -129,19 +129,18 @@ class _Gradients:
     def __init__(self, terms: _Terms, rows_needed: bool, columns_needed: bool):
         self.terms, kind = terms, terms.kind
         self.kind = _kind(
-            kind.families, kind.dims, kind.double, kind.ard, kind.dense, True, rows_needed,
-            columns_needed,
-        )  # fmt: skip
+            kind.families, kind.double, kind.ard, kind.dense, True, rows_needed, columns_needed
+        )
         self.of_x = torch.zeros_like(terms.x) if rows_needed else None
         self.of_z: list[Tensor] = []
         self.of_a: list[Tensor] = []
         # One number sums millions of terms: in double, whatever the blocks are in.
-        size = len(kind.families) * (2 + (kind.dims if kind.ard else 0))
+        size = len(kind.families) * (2 + (terms.x.shape[1] if kind.ard else 0))
         self.wide = terms.scale.new_zeros(TASKS, size, dtype=torch.float64)
 
     def add(self, tile: _Tile, **addresses: int) -> None:
         x, kind = self.terms.x, self.kind
-        inputs = kind.dims if kind.columns_needed else 0
+        inputs = x.shape[1] if kind.columns_needed else 0
         latents = 0 if kind.dense else len(self.terms.a)
         # What every task adds to z, then what it adds to a.
         parts = x.new_zeros(inputs + latents, tile.tasks, tile.width)

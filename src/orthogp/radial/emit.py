@@ -1,42 +1,79 @@
-"""Loops over vectors as machine code: a few words around LLVM's builder, and its compiler.
+"""Loops over vectors as machine code: a few words for LLVM's language, and its compiler.
 
-The code is written with explicit vectors of 64 bytes, which LLVM splits where registers are
-smaller. It is compiled in memory in some hundred milliseconds: no compiler needs to be installed.
+Programs are written down as text at once: objects for every instruction would take longer than
+compiling them. Their vectors are longer than any register, and LLVM works on the parts side by
+side. The code is compiled in memory: no compiler needs to be installed.
 """
 
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import llvmlite
-from llvmlite import binding, ir
+from llvmlite import binding
 
-VECTOR_BYTES = 64
-INDEX = ir.IntType(64)
-POINTER = ir.PointerType()
+# As many registers as keep the pipelines full.
+VECTOR_BYTES = 256
+# Sums over what comes later are shorter: they would fill the registers.
+SUM_BYTES = 64
 # Products and sums may be fused; nothing else is rearranged, and NaN keeps its meaning.
-FLAGS = ("contract",)
+FLAGS = "contract"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Index:
+    """A 64-bit integer in a program; plain Python integers mix in."""
+
+    program: "Program"
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _combined(self, operation: str, other: "Index | int") -> "Index":
+        return self.program.index(f"{operation} i64 {self}, {other}")
+
+    def __add__(self, other: "Index | int") -> "Index":
+        return self._combined("add", other)
+
+    def __sub__(self, other: "Index | int") -> "Index":
+        return self._combined("sub", other)
+
+    def __mul__(self, other: "Index | int") -> "Index":
+        return self._combined("mul", other)
+
+    def __floordiv__(self, other: "Index | int") -> "Index":
+        return self._combined("sdiv", other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def or_less(self, other: "Index") -> "Index":
+        smaller = self.program.said(f"icmp slt i64 {self}, {other}")
+        return self.program.index(f"select i1 {smaller}, i64 {self}, i64 {other}")
+
+
+@dataclass(frozen=True, slots=True)
 class Number:
     """A float or a vector of them in a program; plain Python numbers mix in as constants."""
 
     program: "Program"
-    value: Any
+    kind: str
+    text: str
 
-    def _other(self, other: "Number | float") -> Any:
+    def __str__(self) -> str:
+        return f"{self.kind} {self.text}"
+
+    def _other(self, other: "Number | float") -> str:
         if isinstance(other, Number):
-            return other.value
-        return self.program.constant(other, self.value.type).value
-
-    def _with(self, value: Any) -> "Number":
-        return Number(self.program, value)
+            return other.text
+        return self.program.constant(other, self.kind).text
 
     def _combined(self, operation: str, other: "Number | float") -> "Number":
-        combine = getattr(self.program.builder, operation)
-        return self._with(combine(self.value, self._other(other), flags=FLAGS))
+        return self._new(f"{operation} {FLAGS} {self}, {self._other(other)}")
+
+    def _new(self, instruction: str) -> "Number":
+        return Number(self.program, self.kind, self.program.said(instruction))
 
     def __add__(self, other: "Number | float") -> "Number":
         return self._combined("fadd", other)
@@ -52,206 +89,249 @@ class Number:
 
     def at_most(self, limit: float) -> "Number":
         """This, or the limit where this is larger; NaN stays."""
-        return self._choose(">", limit, limit)
+        return self._choose("ogt", limit, limit)
 
     def or_else(self, value: float, other: float) -> "Number":
         """This, or `other` where this is `value`."""
-        return self._choose("==", value, other)
+        return self._choose("oeq", value, other)
 
     def _choose(self, relation: str, compared: float, chosen: float) -> "Number":
-        builder = self.program.builder
-        holds = builder.fcmp_ordered(relation, self.value, self._other(compared))
-        return self._with(builder.select(holds, self._other(chosen), self.value))
+        program = self.program
+        holds = program.said(f"fcmp {relation} {self}, {self._other(compared)}")
+        chosen_one = program.constant(chosen, self.kind)
+        return self._new(f"select <{program.lanes} x i1> {holds}, {chosen_one}, {self}")
 
     def sqrt(self) -> "Number":
-        return self.program.intrinsic("sqrt", self)
+        program = self.program
+        name = program.declared("sqrt", program.lanes, self.kind, self.kind)
+        return self._new(f"call {FLAGS} {self.kind} {name}({self})")
 
     def times_power_of_two(self, shifted: "Number", digits: int) -> "Number":
         """This times 2ⁿ, where n is in the last bits of `shifted`."""
-        program, builder = self.program, self.program.builder
-        own, n = (builder.bitcast(t.value, program.integers) for t in (self, shifted))
-        by = ir.Constant(program.integers, [digits] * program.lanes)
-        return self._with(builder.bitcast(builder.add(own, builder.shl(n, by)), program.vector))
+        said, bits = self.program.said, self.program.bits
+        own, n = (said(f"bitcast {t} to {bits}") for t in (self, shifted))
+        by = f"splat (i{8 * self.program.size} {digits})"
+        power = said(f"shl {bits} {n}, {by}")
+        total = said(f"add {bits} {own}, {power}")
+        return self._new(f"bitcast {bits} {total} to {self.kind}")
+
+    def folded(self) -> "Number":
+        """The sum of the parts of a vector, as long as sums are."""
+        program, count = self.program, self.program.lanes // self.program.sum_lanes
+        parts = []
+        for first in range(0, program.lanes, program.sum_lanes):
+            lanes = ", ".join(f"i32 {first + k}" for k in range(program.sum_lanes))
+            taken = (
+                f"shufflevector {self}, {self.kind} poison, <{program.sum_lanes} x i32> <{lanes}>"
+            )
+            parts.append(Number(program, program.sum, program.said(taken)))
+        while count > 1:
+            count //= 2
+            parts = [left + right for left, right in zip(parts[:count], parts[count:], strict=True)]
+        return parts[0]
 
     def total(self) -> "Number":
-        """The sum over the lanes."""
-        zero = self.program.constant(-0.0, self.program.number)
-        return self.program.intrinsic("vector.reduce.fadd", zero, self, flags=("reassoc",))
+        """The sum over the lanes of a sum."""
+        program, zero = self.program, self.program.constant(-0.0, self.program.number)
+        kinds = program.number, self.kind
+        name = program.declared("vector.reduce.fadd", program.sum_lanes, zero.kind, *kinds)
+        call = f"call reassoc {zero.kind} {name}({zero}, {self})"
+        return Number(program, zero.kind, program.said(call))
 
 
 class Program:
     """One function `void name(int64 *job)` of numbers of one width, under construction."""
 
     def __init__(self, name: str, double: bool, fields: tuple[str, ...]):
-        self.double = double
-        self.number = ir.DoubleType() if double else ir.FloatType()
-        self.size = 8 if double else 4
-        self.lanes = VECTOR_BYTES // self.size
-        self.vector = ir.VectorType(self.number, self.lanes)
-        self.suffix = f"v{self.lanes}f{8 * self.size}"
-        self.integers = ir.VectorType(ir.IntType(8 * self.size), self.lanes)
-        self.module = ir.Module(name)
-        signature = ir.FunctionType(ir.VoidType(), [POINTER])
-        self.function = ir.Function(self.module, signature, name)
-        self.builder = ir.IRBuilder(self.function.append_basic_block("entry"))
-        job = self.function.args[0]
+        self.double, self.size = double, 8 if double else 4
+        self.number = "double" if double else "float"
+        self.lanes, self.sum_lanes = VECTOR_BYTES // self.size, SUM_BYTES // self.size
+        self.vector, self.sum = (f"<{n} x {self.number}>" for n in (self.lanes, self.sum_lanes))
+        self.bits = f"<{self.lanes} x i{8 * self.size}>"
+        self.name, self.block = name, "begin"
+        self._declared: dict[str, str] = {}
+        self._rooms: list[str] = []
+        self._lines: list[str] = []
+        self._count = 0
         self.fields = {
-            field: self.builder.load(
-                self.builder.gep(job, [INDEX(k)], source_etype=INDEX), typ=INDEX
-            )
+            field: self.index(f"load i64, ptr {self.said(f'getelementptr i64, ptr %job, i64 {k}')}")
             for k, field in enumerate(fields)
         }
 
-    def constant(self, value: float, kind: Any) -> Number:
-        many = isinstance(kind, ir.VectorType)
-        return Number(self, ir.Constant(kind, [value] * kind.count if many else value))
+    def _new_name(self) -> str:
+        self._count += 1
+        return f"%v{self._count}"
 
-    def zeros(self) -> Number:
-        return self.constant(0.0, self.vector)
+    def said(self, instruction: str) -> str:
+        """The name of what an instruction gives."""
+        name = self._new_name()
+        self._lines.append(f"{name} = {instruction}")
+        return name
+
+    def index(self, instruction: str) -> Index:
+        return Index(self, self.said(instruction))
+
+    def declared(self, intrinsic: str, lanes: int, result: str, *arguments: str) -> str:
+        name = f"@llvm.{intrinsic}.v{lanes}f{8 * self.size}"
+        self._declared[name] = f"declare {result} {name}({', '.join(arguments)})"
+        return name
+
+    def constant(self, value: float, kind: str) -> Number:
+        if not self.double:
+            # LLVM writes either width with the digits of a double.
+            (value,) = struct.unpack("f", struct.pack("f", value))
+        digits = f"0x{struct.pack('>d', value).hex()}"
+        return Number(self, kind, f"splat ({self.number} {digits})" if kind[0] == "<" else digits)
+
+    def zeros(self, kind: str | None = None) -> Number:
+        return self.constant(0.0, kind or self.vector)
 
     def spread(self, number: Number) -> Number:
         """A vector with the same number in every lane."""
-        empty = ir.Constant(self.vector, ir.Undefined)
-        first = self.builder.insert_element(empty, number.value, ir.IntType(32)(0))
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
-        return Number(self, self.builder.shuffle_vector(first, empty, mask))
-
-    def intrinsic(self, name: str, *arguments: Number, flags: tuple[str, ...] = FLAGS) -> Number:
-        kinds = [argument.value.type for argument in arguments]
-        full = f"llvm.{name}.{self.suffix}"
-        result = kinds[0]
-        declared = self.module.globals.get(full) or ir.Function(
-            self.module, ir.FunctionType(result, kinds), full
+        first = self.said(f"insertelement {self.vector} poison, {number}, i64 0")
+        everywhere = f"<{self.lanes} x i32> zeroinitializer"
+        return Number(
+            self,
+            self.vector,
+            self.said(f"shufflevector {self.vector} {first}, {self.vector} poison, {everywhere}"),
         )
-        values = [argument.value for argument in arguments]
-        return Number(self, self.builder.call(declared, values, fastmath=flags))
+
+    def _begin(self, block: str) -> None:
+        self._lines.append(f"{block}:")
+        self.block = block
+
+    def _jump(self, block: str) -> None:
+        self._lines.append(f"br label %{block}")
+
+    def _branch(self, condition: str, yes: str, no: str) -> None:
+        self._lines.append(f"br i1 {self.said(condition)}, label %{yes}, label %{no}")
+
+    def _blocks(self, *names: str) -> list[str]:
+        self._count += 1
+        return [f"{name}{self._count}" for name in names]
 
     @contextmanager
-    def loop(self, start: Any, stop: Any, step: int = 1) -> Iterator[Any]:
+    def loop(self, start: Index | int, stop: Index | int, step: int = 1) -> Iterator[Index]:
         """for index in range(start, stop, step)"""
-        builder = self.builder
-        before, head, body, after = (
-            builder.block,
-            *(builder.append_basic_block(name) for name in ("head", "body", "after")),
-        )
-        builder.branch(head)
-        builder.position_at_end(head)
-        index = builder.phi(INDEX)
-        index.add_incoming(start, before)
-        builder.cbranch(builder.icmp_signed("<", index, stop), body, after)
-        builder.position_at_end(body)
+        before = self.block
+        head, body, end, after = self._blocks("head", "body", "end", "after")
+        following = self._new_name()
+        self._jump(head)
+        self._begin(head)
+        index = self.index(f"phi i64 [{start}, %{before}], [{following}, %{end}]")
+        self._branch(f"icmp slt i64 {index}, {stop}", body, after)
+        self._begin(body)
         yield index
-        index.add_incoming(builder.add(index, INDEX(step)), builder.block)
-        builder.branch(head)
-        builder.position_at_end(after)
+        self._jump(end)
+        self._begin(end)
+        self._lines.append(f"{following} = add i64 {index}, {step}")
+        self._jump(head)
+        self._begin(after)
 
     @contextmanager
-    def tasks(self, counter: Any, count: Any) -> Iterator[Any]:
+    def tasks(self, counter: Index, count: Index) -> Iterator[Index]:
         """for every task that is drawn from a counter that all threads share"""
-        builder = self.builder
-        head, body, after = (builder.append_basic_block(n) for n in ("draw", "task", "done"))
-        builder.branch(head)
-        builder.position_at_end(head)
-        pointer = builder.inttoptr(counter, POINTER)
-        task = builder.atomic_rmw("add", pointer, INDEX(1), "monotonic")
-        builder.cbranch(builder.icmp_signed("<", task, count), body, after)
-        builder.position_at_end(body)
+        head, body, after = self._blocks("draw", "task", "done")
+        self._jump(head)
+        self._begin(head)
+        pointer = self.said(f"inttoptr i64 {counter} to ptr")
+        task = self.index(f"atomicrmw add ptr {pointer}, i64 1 monotonic")
+        self._branch(f"icmp slt i64 {task}, {count}", body, after)
+        self._begin(body)
         yield task
-        builder.branch(head)
-        builder.position_at_end(after)
+        self._jump(head)
+        self._begin(after)
 
-    def smaller(self, left: Any, right: Any) -> Any:
-        return self.builder.select(self.builder.icmp_signed("<", left, right), left, right)
+    def variable(self, kind: str | None = None) -> str:
+        """Room for a vector that lives as long as the call."""
+        name = self._new_name()
+        self._rooms.append(f"{name} = alloca {kind or self.vector}, align {SUM_BYTES}")
+        return name
 
-    def variable(self, count: Any = None) -> Any:
-        """Room for vectors that lives as long as the call; `count` of them, or one."""
-        with self.builder.goto_entry_block():
-            room = self.builder.alloca(self.vector, count)
-        # The builder would take it for a pointer to vectors only.
-        room.type = POINTER
-        return room
+    def array_of_sums(self, count: Index) -> str:
+        """Room for so many sums. To be asked for at the beginning: in a loop it would grow."""
+        return self.said(f"alloca {self.sum}, i64 {count}, align {SUM_BYTES}")
 
-    def at(self, base: Any, *steps: tuple[Any, Any]) -> Any:
-        """base + Σ index · stride"""
-        for index, stride in steps:
-            base = self.builder.add(base, self.builder.mul(index, stride))
-        return base
-
-    def place(self, address: Any, index: Any) -> Any:
+    def place(self, address: Index, index: Index | int) -> str:
         """A pointer to a number of the array at an address, or to the vector that begins there."""
-        pointer = self.builder.inttoptr(address, POINTER)
-        return self.builder.gep(pointer, [index], source_etype=self.number)
+        pointer = self.said(f"inttoptr i64 {address} to ptr")
+        return self._element(self.number, pointer, index)
 
-    def scalar(self, pointer: Any) -> Number:
-        return self._load(pointer, self.number)
+    def element_of_sums(self, room: str, index: Index | int) -> str:
+        """A pointer to one of the sums of an array."""
+        return self._element(self.sum, room, index)
 
-    def load(self, pointer: Any) -> Number:
-        return self._load(pointer, self.vector)
+    def _element(self, kind: str, pointer: str, index: Index | int) -> str:
+        return self.said(f"getelementptr {kind}, ptr {pointer}, i64 {index}")
 
-    def _load(self, pointer: Any, kind: Any) -> Number:
+    def scalar(self, pointer: str) -> Number:
+        return self.load(pointer, self.number)
+
+    def load(self, pointer: str, kind: str | None = None) -> Number:
         # Arrays come from torch: vectors in them may begin anywhere.
-        return Number(self, self.builder.load(pointer, align=self.size, typ=kind))
+        kind = kind or self.vector
+        return Number(self, kind, self.said(f"load {kind}, ptr {pointer}, align {self.size}"))
 
-    def store(self, number: Number, pointer: Any) -> None:
-        self.builder.store(number.value, pointer, align=self.size)
+    def store(self, number: Number, pointer: str) -> None:
+        self._lines.append(f"store {number}, ptr {pointer}, align {self.size}")
 
-    def add_to(self, pointer: Any, number: Number) -> None:
+    def add_to(self, pointer: str, number: Number) -> None:
         """Adds a number or a vector to what is there."""
-        self.store(self._load(pointer, number.value.type) + number, pointer)
+        self.store(self.load(pointer, number.kind) + number, pointer)
 
-    def add_double(self, address: Any, index: Any, number: Number) -> None:
+    def add_double(self, address: Index, index: Index | int, number: Number) -> None:
         """Adds to one number of an array of float64."""
-        builder, wide = self.builder, ir.DoubleType()
-        pointer = builder.gep(builder.inttoptr(address, POINTER), [index], source_etype=wide)
-        value = number.value if self.double else builder.fpext(number.value, wide)
-        builder.store(builder.fadd(builder.load(pointer, typ=wide), value), pointer)
+        pointer = self._element("double", self.said(f"inttoptr i64 {address} to ptr"), index)
+        value = number.text if self.double else self.said(f"fpext {number} to double")
+        before = self.said(f"load double, ptr {pointer}")
+        self._lines.append(
+            f"store double {self.said(f'fadd double {before}, {value}')}, ptr {pointer}"
+        )
 
-    def element(self, room: Any, index: Any) -> Any:
-        """A pointer to one of the vectors of a `variable`."""
-        return self.builder.gep(room, [index], source_etype=self.vector)
+    def store_part(self, numbers: Number, place: str, count: Index) -> None:
+        """Stores the first `count` numbers of a vector."""
+        whole, part, after = self._blocks("whole", "part", "after")
+        self._branch(f"icmp sge i64 {count}, {self.lanes}", whole, part)
+        self._begin(whole)
+        self.store(numbers, place)
+        self._jump(after)
+        self._begin(part)
+        room = self.variable()
+        self.store(numbers, room)
+        self._copy(room, place, count)
+        self._jump(after)
+        self._begin(after)
 
-    def store_part(self, numbers: list[Number], place: Any, count: Any) -> None:
-        """Stores the first `count` numbers of a row of vectors."""
-        with self._whole(len(numbers), count) as (whole, part):
-            with whole:
-                for u, number in enumerate(numbers):
-                    self.store(number, self.element(place, INDEX(u)))
-            with part:
-                room = self.variable(INDEX(len(numbers)))
-                for u, number in enumerate(numbers):
-                    self.store(number, self.element(room, INDEX(u)))
-                self._copy(room, place, count)
+    def load_part(self, place: str, count: Index) -> Number:
+        """The first `count` numbers of a vector, zeros after them."""
+        whole, part, after = self._blocks("whole", "part", "after")
+        room = self.variable()
+        self._branch(f"icmp sge i64 {count}, {self.lanes}", whole, part)
+        self._begin(whole)
+        self.store(self.load(place), room)
+        self._jump(after)
+        self._begin(part)
+        self.store(self.zeros(), room)
+        self._copy(place, room, count)
+        self._jump(after)
+        self._begin(after)
+        return self.load(room)
 
-    def load_part(self, place: Any, vectors: int, count: Any) -> list[Number]:
-        """The first `count` numbers of a row of vectors, zeros after them."""
-        room = self.variable(INDEX(vectors))
-        with self._whole(vectors, count) as (whole, part):
-            with whole:
-                for u in range(vectors):
-                    self.store(
-                        self.load(self.element(place, INDEX(u))), self.element(room, INDEX(u))
-                    )
-            with part:
-                for u in range(vectors):
-                    self.store(self.zeros(), self.element(room, INDEX(u)))
-                self._copy(place, room, count)
-        return [self.load(self.element(room, INDEX(u))) for u in range(vectors)]
-
-    def _whole(self, vectors: int, count: Any) -> Any:
-        enough = INDEX(vectors * self.lanes)
-        return self.builder.if_else(self.builder.icmp_signed(">=", count, enough), likely=True)
-
-    def _copy(self, source: Any, target: Any, count: Any) -> None:
-        with self.loop(INDEX(0), count) as j:
-            here, there = (
-                self.builder.gep(t, [j], source_etype=self.number) for t in (source, target)
-            )
+    def _copy(self, source: str, target: str, count: Index) -> None:
+        with self.loop(0, count) as j:
+            here, there = (self._element(self.number, t, j) for t in (source, target))
             self.store(self.scalar(here), there)
+
+    def text(self) -> str:
+        body = "\n".join((*self._rooms, *self._lines))
+        declarations = "\n".join(self._declared.values())
+        return (
+            f"{declarations}\ndefine void @{self.name}(ptr %job) {{\nbegin:\n{body}\nret void\n}}\n"
+        )
 
     def object_code(self) -> bytes:
         """The finished function, compiled for this machine."""
-        self.builder.ret_void()
-        module, machine = binding.parse_assembly(str(self.module)), _machine()
+        module, machine = binding.parse_assembly(self.text()), _machine()
         module.verify()
         # The vectors are explicit already: a level of optimisation takes longer and finds no more.
         passes = binding.create_new_module_pass_manager()

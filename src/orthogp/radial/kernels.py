@@ -4,7 +4,7 @@ A call works through a job, a record of addresses and sizes. Its rows are cut in
 takes part draws the next task until none is left, so any number of threads may run one job, and
 what comes out does not depend on how many did. All of Σ_k s_k κ_k(q_k) happens in registers, over
 strips of columns whose points stay in the first-level cache; no block is written unless the block
-is what was asked for. Columns are padded with zeros to whole pieces of `UNROLLED` vectors.
+is what was asked for. Columns are padded with zeros to whole vectors of a program.
 """
 
 from abc import ABC, abstractmethod
@@ -14,24 +14,24 @@ from dataclasses import dataclass
 from functools import reduce
 from itertools import chain
 from operator import add
-from typing import Any
 
-from orthogp.radial.emit import INDEX, VECTOR_BYTES, Number, Program
+from orthogp.radial.emit import VECTOR_BYTES, Index, Number, Program
 from orthogp.radial.families import FAMILIES
 
 NAME = "radial"
-# Vectors that are worked on together: as many as keep the pipelines full.
-UNROLLED = 4
-# Up to so many inputs their loop is written out.
-UNROLLED_INPUTS = 16
-# Pieces of a strip.
+# Indexs that there is room for.
+WIDEST = 64
+# Vectors of a strip.
 STRIP = 8
 # Addresses, then sizes. x is [rows, dims], z is [dims, width], rho is [k] or [k, dims].
 FIELDS = (
     "next", "x", "z", "a", "rho", "scale", "out", "P", "g",
     "grad_x", "grad_z", "grad_a", "sums",
-    "rows", "columns", "width", "stride", "latents", "tasks",
+    "rows", "columns", "dims", "width", "stride", "latents", "tasks",
 )  # fmt: skip
+
+Pieces = Callable[[], AbstractContextManager[Index]]
+Summand = tuple[int, Number | None, Number, Number, Number, Number]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,6 @@ class Kind:
     """
 
     families: tuple[str, ...]
-    dims: int
     double: bool
     ard: bool
     dense: bool
@@ -55,12 +54,12 @@ class Kind:
 
 def piece(double: bool) -> int:
     """Columns that are worked on together."""
-    return UNROLLED * VECTOR_BYTES // (8 if double else 4)
+    return VECTOR_BYTES // (8 if double else 4)
 
 
 def object_code(kind: Kind) -> bytes:
     """The function of this kind, `NAME`, compiled for this machine."""
-    return (_Backward if kind.backward else _Forward)(kind).object_code()
+    return (_Backward if kind.backward else _Forward)(kind).program().object_code()
 
 
 class _Loops(ABC):
@@ -71,98 +70,82 @@ class _Loops(ABC):
         self.f, self.step = self.p.fields, piece(kind.double)
 
     @abstractmethod
-    def row(self, task: Any, i: Any, pieces: Callable[[], AbstractContextManager[Any]]) -> None:
+    def row(self, task: Index, i: Index, pieces: Pieces) -> None:
         """Emits the work on row i in a strip; inside `pieces()` that on the columns from j on."""
 
-    def object_code(self) -> bytes:
-        p, f, b = self.p, self.f, self.p.builder
+    def program(self) -> Program:
+        p, f = self.p, self.f
         strip = STRIP * self.step
         with p.tasks(f["next"], f["tasks"]) as task:
-            start, stop = (
-                b.sdiv(b.mul(t, f["rows"]), f["tasks"]) for t in (task, b.add(task, INDEX(1)))
-            )
-            with p.loop(INDEX(0), f["width"], strip) as left:
-                right = p.smaller(b.add(left, INDEX(strip)), f["width"])
+            start, stop = (t * f["rows"] // f["tasks"] for t in (task, task + 1))
+            with p.loop(0, f["width"], strip) as left:
+                right = (left + strip).or_less(f["width"])
                 with p.loop(start, stop) as i:
                     self.row(task, i, lambda: p.loop(left, right, self.step))
-        return p.object_code()
+        return p
 
-    def vectors(self, address: Any, index: Any) -> list[Any]:
-        """Pointers to the vectors of a piece that begins at an index of an array."""
-        offsets = (INDEX(u * self.p.lanes) for u in range(UNROLLED))
-        return [self.p.place(address, self.p.builder.add(index, offset)) for offset in offsets]
+    def number(self, field: str, index: Index | int) -> Number:
+        """One number of an array, spread."""
+        return self.p.spread(self.p.scalar(self.p.place(self.f[field], index)))
 
-    def x_index(self, i: Any, d: Any) -> Any:
-        return self.p.at(d, (i, INDEX(self.kind.dims)))
+    def x_index(self, i: Index, d: Index) -> Index:
+        return i * self.f["dims"] + d
 
-    def differences(self, i: Any, d: Any, j: Any) -> list[Number]:
+    def differences(self, i: Index, d: Index, j: Index) -> Number:
         """x_id − z_jd of a piece."""
-        p, f = self.p, self.f
-        here = p.spread(p.scalar(p.place(f["x"], self.x_index(i, d))))
-        return [here - p.load(z) for z in self.vectors(f["z"], p.at(j, (d, f["width"])))]
+        z = self.p.load(self.p.place(self.f["z"], d * self.f["width"] + j))
+        return self.number("x", self.x_index(i, d)) - z
 
-    def distances(self, i: Any, j: Any) -> list[list[Number]]:
+    def distances(self, i: Index, j: Index) -> list[Number]:
         """Of a piece |x_i − z_j|², or what every summand has in its place."""
-        p, count = self.p, len(self.kind.families) if self.kind.ard else 1
-        totals = [[p.variable() for _ in range(UNROLLED)] for _ in range(count)]
-        for total in chain(*totals):
+        p = self.p
+        totals = [p.variable() for _ in (self.kind.families if self.kind.ard else (None,))]
+        for total in totals:
             p.store(p.zeros(), total)
-        for d in self.inputs():
-            squares = [t * t for t in self.differences(i, d, j)]
-            for k, own in enumerate(totals):
-                weight = self.weight(k, d) if self.kind.ard else None
-                for total, square in zip(own, squares, strict=True):
-                    p.add_to(total, square if weight is None else weight * square)
-        return [[p.load(total) for total in own] for own in totals]
+        with self.inputs() as d:
+            difference = self.differences(i, d, j)
+            square = difference * difference
+            for k, total in enumerate(totals):
+                p.add_to(total, self.weight(k, d) * square if self.kind.ard else square)
+        return [p.load(total) for total in totals]
 
-    def weight(self, k: int, d: Any) -> Number:
+    def weight(self, k: int, d: Index) -> Number:
         """ρ_kd."""
-        place = self.p.at(d, (INDEX(k), INDEX(self.kind.dims)))
-        return self.p.spread(self.p.scalar(self.p.place(self.f["rho"], place)))
+        return self.number("rho", self.f["dims"] * k + d)
 
-    def inputs(self) -> Iterator[Any]:
-        """Emits what follows for every input, one after the other or as a loop."""
-        if self.kind.dims <= UNROLLED_INPUTS:
-            yield from (INDEX(d) for d in range(self.kind.dims))
-        else:
-            with self.p.loop(INDEX(0), INDEX(self.kind.dims)) as d:
-                yield d
+    def inputs(self) -> AbstractContextManager[Index]:
+        """for every input"""
+        return self.p.loop(0, self.f["dims"])
 
-    def parameter(self, name: str, k: int) -> Number:
-        return self.p.spread(self.p.scalar(self.p.place(self.f[name], INDEX(k))))
-
-    def families(self, i: Any, j: Any):
-        """Of each summand: its number, ρ or None, s, and d², κ, κ′ of the vectors of a piece."""
+    def families(self, i: Index, j: Index) -> Iterator[Summand]:
+        """Of each summand: its number, ρ or None, s, and d², κ, κ′ of a piece."""
         distances = self.distances(i, j)
         for k, name in enumerate(self.kind.families):
             d2 = distances[k if self.kind.ard else 0]
-            rho = None if self.kind.ard else self.parameter("rho", k)
-            found = [FAMILIES[name](t if rho is None else rho * t) for t in d2]
-            yield k, rho, self.parameter("scale", k), d2, found
+            rho = None if self.kind.ard else self.number("rho", k)
+            found = FAMILIES[name](d2 if rho is None else rho * d2)
+            yield k, rho, self.number("scale", k), d2, *found
 
 
 class _Forward(_Loops):
     """K itself, or K a added to what is there."""
 
-    def row(self, task: Any, i: Any, pieces: Callable[[], AbstractContextManager[Any]]) -> None:
+    def row(self, task: Index, i: Index, pieces: Pieces) -> None:
         with pieces() as j:
             self.piece(i, j)
 
-    def piece(self, i: Any, j: Any) -> None:
-        p, f, b = self.p, self.f, self.p.builder
-        value = [p.zeros()] * UNROLLED
-        for _, _, scale, _, found in self.families(i, j):
-            value = [v + scale * kappa for v, (kappa, _) in zip(value, found, strict=True)]
+    def piece(self, i: Index, j: Index) -> None:
+        p, f = self.p, self.f
+        value = p.zeros()
+        for _, _, scale, _, kappa, _ in self.families(i, j):
+            value = value + scale * kappa
         if self.kind.dense:
-            place = p.place(f["out"], p.at(j, (i, f["stride"])))
-            p.store_part(value, place, b.sub(f["columns"], j))
+            p.store_part(value, p.place(f["out"], i * f["stride"] + j), f["columns"] - j)
             return
-        with p.loop(INDEX(0), f["latents"]) as c:
-            weights = self.vectors(f["a"], p.at(j, (c, f["width"])))
-            product = p.zeros()
-            for v, weight in zip(value, weights, strict=True):
-                product = v * p.load(weight) + product
-            p.add_to(p.place(f["out"], p.at(i, (c, f["rows"]))), product.total())
+        with p.loop(0, f["latents"]) as c:
+            weights = p.load(p.place(f["a"], c * f["width"] + j))
+            product = (value * weights).folded().total()
+            p.add_to(p.place(f["out"], c * f["rows"] + i), product)
 
 
 class _Backward(_Loops):
@@ -176,12 +159,12 @@ class _Backward(_Loops):
     def __init__(self, kind: Kind):
         super().__init__(kind)
         p = self.p
-        self.sums = [[p.variable() for _ in range(2)] for _ in kind.families]
-        dims = INDEX(kind.dims)
-        self.pulls = p.variable(dims)
-        self.squares = [p.variable(dims) for _ in kind.families] if kind.ard else []
+        self.sums = [[p.variable(p.sum) for _ in range(2)] for _ in kind.families]
+        self.pulls = p.array_of_sums(self.f["dims"])
+        squares = kind.families if kind.ard else ()
+        self.squares = [p.array_of_sums(self.f["dims"]) for _ in squares]
 
-    def row(self, task: Any, i: Any, pieces: Callable[[], AbstractContextManager[Any]]) -> None:
+    def row(self, task: Index, i: Index, pieces: Pieces) -> None:
         self.clear()
         with pieces() as j:
             self.piece(task, i, j)
@@ -190,104 +173,84 @@ class _Backward(_Loops):
     def clear(self) -> None:
         """Sets what a row sums up to zero."""
         p = self.p
-        for pair in self.sums:
-            for room in pair:
-                p.store(p.zeros(), room)
-        with p.loop(INDEX(0), INDEX(self.kind.dims)) as d:
+        for room in chain(*self.sums):
+            p.store(p.zeros(p.sum), room)
+        with self.inputs() as d:
             for room in (self.pulls, *self.squares):
-                p.store(p.zeros(), p.element(room, d))
+                p.store(p.zeros(p.sum), p.element_of_sums(room, d))
 
-    def piece(self, task: Any, i: Any, j: Any) -> None:
+    def piece(self, task: Index, i: Index, j: Index) -> None:
         p = self.p
         P = self.weights(i, j)
-        value, Q = [p.zeros()] * UNROLLED, []
-        for k, rho, scale, d2, found in self.families(i, j):
+        value, Q = p.zeros(), []
+        for k, rho, scale, d2, kappa, slope in self.families(i, j):
             factor = scale * 2.0 if rho is None else rho * scale * 2.0
-            Q.append([factor * (P[u] * slope) for u, (_, slope) in enumerate(found)])
-            for u, (kappa, slope) in enumerate(found):
-                value[u] = value[u] + scale * kappa
-                p.add_to(self.sums[k][0], P[u] * kappa)
-                if rho is not None:
-                    p.add_to(self.sums[k][1], P[u] * slope * d2[u])
+            Q.append(factor * (P * slope))
+            value = value + scale * kappa
+            p.add_to(self.sums[k][0], (P * kappa).folded())
+            if rho is not None:
+                p.add_to(self.sums[k][1], (P * slope * d2).folded())
         self.points(task, i, j, Q)
         if not self.kind.dense:
             self.add_products(task, i, j, value)
 
-    def weights(self, i: Any, j: Any) -> list[Number]:
+    def weights(self, i: Index, j: Index) -> Number:
         """P of a piece; zero beyond the last column."""
-        p, f, b = self.p, self.f, self.p.builder
+        p, f = self.p, self.f
         if self.kind.dense:
-            place = p.place(f["P"], p.at(j, (i, f["stride"])))
-            return p.load_part(place, UNROLLED, b.sub(f["columns"], j))
-        totals = [p.variable() for _ in range(UNROLLED)]
-        for total in totals:
-            p.store(p.zeros(), total)
-        with p.loop(INDEX(0), f["latents"]) as c:
-            g = p.spread(p.scalar(p.place(f["g"], p.at(i, (c, f["rows"])))))
-            for total, a in zip(
-                totals, self.vectors(f["a"], p.at(j, (c, f["width"]))), strict=True
-            ):
-                p.add_to(total, g * p.load(a))
-        return [p.load(total) for total in totals]
+            return p.load_part(p.place(f["P"], i * f["stride"] + j), f["columns"] - j)
+        total = p.variable()
+        p.store(p.zeros(), total)
+        with p.loop(0, f["latents"]) as c:
+            a = p.load(p.place(f["a"], c * f["width"] + j))
+            p.add_to(total, self.number("g", c * f["rows"] + i) * a)
+        return p.load(total)
 
-    def points(self, task: Any, i: Any, j: Any, Q: list[list[Number]]) -> None:
+    def points(self, task: Index, i: Index, j: Index, Q: list[Number]) -> None:
         kind, p, f = self.kind, self.p, self.f
         needed = kind.rows_needed or kind.columns_needed
         if not (needed or kind.ard):
             return
         if not kind.ard:
-            Q = [[reduce(add, summands) for summands in zip(*Q, strict=True)]]
-        for d in self.inputs():
-            differences = self.differences(i, d, j)
+            Q = [reduce(add, Q)]
+        with self.inputs() as d:
+            difference = self.differences(i, d, j)
             for own, room in zip(Q, self.squares, strict=False):
-                square = p.zeros()
-                for q, t in zip(own, differences, strict=True):
-                    square = q * (t * t) + square
-                p.add_to(p.element(room, d), square)
-            if not needed:
-                continue
-            weights = [self.weight(k, d) for k in range(len(Q))] if kind.ard else None
-            pull = p.zeros()
-            places = self.vectors(f["grad_z"], self.part_index(d, task, j))
-            for u, (t, place) in enumerate(zip(differences, places, strict=True)):
-                parts = [own[u] for own in Q]
-                if weights is not None:
-                    parts = [w * q for w, q in zip(weights, parts, strict=True)]
-                weighted = reduce(add, parts) * t
-                pull = pull + weighted
-                if kind.columns_needed:
-                    p.store(p.load(place) - weighted, place)
+                p.add_to(p.element_of_sums(room, d), (own * (difference * difference)).folded())
+            if needed:
+                parts = [self.weight(k, d) * own for k, own in enumerate(Q)] if kind.ard else Q
+                pull = reduce(add, parts) * difference
+            if kind.columns_needed:
+                place = p.place(f["grad_z"], self.part_index(d, task, j))
+                p.store(p.load(place) - pull, place)
             if kind.rows_needed:
-                p.add_to(p.element(self.pulls, d), pull)
+                p.add_to(p.element_of_sums(self.pulls, d), pull.folded())
 
-    def part_index(self, row: Any, task: Any, j: Any) -> Any:
+    def part_index(self, row: Index, task: Index, j: Index) -> Index:
         """Where a task keeps its part of a sum over rows."""
-        return self.p.at(j, (self.p.at(task, (row, self.f["tasks"])), self.f["width"]))
+        return (row * self.f["tasks"] + task) * self.f["width"] + j
 
-    def add_products(self, task: Any, i: Any, j: Any, value: list[Number]) -> None:
+    def add_products(self, task: Index, i: Index, j: Index, value: Number) -> None:
         """g_ci K_ij to the gradient of a."""
         p, f = self.p, self.f
-        with p.loop(INDEX(0), f["latents"]) as c:
-            g = p.spread(p.scalar(p.place(f["g"], p.at(i, (c, f["rows"])))))
-            places = self.vectors(f["grad_a"], self.part_index(c, task, j))
-            for v, place in zip(value, places, strict=True):
-                p.add_to(place, g * v)
+        with p.loop(0, f["latents"]) as c:
+            place = p.place(f["grad_a"], self.part_index(c, task, j))
+            p.add_to(place, self.number("g", c * f["rows"] + i) * value)
 
-    def flush(self, task: Any, i: Any) -> None:
+    def flush(self, task: Index, i: Index) -> None:
         """Adds what a row summed up to the sums of its task and to its own gradient."""
-        kind, p, f, b = self.kind, self.p, self.f, self.p.builder
+        kind, p, f = self.kind, self.p, self.f
         count = len(kind.families)
         # A task's numbers: Σ P κ_k, Σ P κ′_k d², and for every input of a summand Σ Q_k (x − z)².
-        size = 2 * count + len(self.squares) * kind.dims
+        first = task * (f["dims"] * len(self.squares) + 2 * count)
         for k, pair in enumerate(self.sums):
             for which, room in enumerate(pair):
-                index = p.at(INDEX(which * count + k), (task, INDEX(size)))
-                p.add_double(f["sums"], index, p.load(room).total())
-        with p.loop(INDEX(0), INDEX(kind.dims)) as d:
+                total = p.load(room, p.sum).total()
+                p.add_double(f["sums"], first + (which * count + k), total)
+        with self.inputs() as d:
             if kind.rows_needed:
                 place = p.place(f["grad_x"], self.x_index(i, d))
-                p.add_to(place, p.load(p.element(self.pulls, d)).total())
+                p.add_to(place, p.load(p.element_of_sums(self.pulls, d), p.sum).total())
             for k, room in enumerate(self.squares):
-                total = p.load(p.element(room, d)).total()
-                first = INDEX(2 * count + k * kind.dims)
-                p.add_double(f["sums"], p.at(b.add(first, d), (task, INDEX(size))), total)
+                total = p.load(p.element_of_sums(room, d), p.sum).total()
+                p.add_double(f["sums"], first + f["dims"] * k + d + 2 * count, total)
