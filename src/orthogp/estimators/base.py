@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -23,6 +24,7 @@ from orthogp.estimators.checks import (
 )
 from orthogp.estimators.defaults import (
     count_held_out,
+    last_config,
     point_counts,
     start_steps,
     starts_by_evidence,
@@ -42,6 +44,7 @@ from orthogp.team import current_team
 from orthogp.training import (
     ProgressBar,
     Rows,
+    TrainingConfig,
     full_bound,
     predict_in_chunks,
     start_hyperparameters,
@@ -140,6 +143,9 @@ class OrthogonalGP(Persistent):
         result = training.fit(model, train, config, judges, callbacks, self.checkpoint_dir)
         self.model_, self._predictor = model, model.predictor()
         self._calibrate(held, fresh)
+        if held is not None and isinstance(train, Rows) and result.reason != "interrupt":
+            config = training_config(settings, len(table.judged), gaussian, seed + done, started)
+            self._take_in(table.judged, config, result.steps)
         elapsed = history[-1]["seconds"] if history else 0.0
         reports = [
             replace(r, step=r.step + done, seconds=r.seconds + elapsed)
@@ -150,6 +156,17 @@ class OrthogonalGP(Persistent):
         bound = team.agree(full_bound(model, table.judged, table.num_rows))
         self.elbo_ = bound + table.weight * self._log_jacobian()
         return self
+
+    def _take_in(self, rows: Rows, config: TrainingConfig, steps: int) -> None:
+        """Lets what was held out to calibrate count as well, now that it has calibrated."""
+        last = last_config(config, steps)
+        if last is None:
+            return
+        folder = self.checkpoint_dir
+        # A run of its own: it would take the checkpoints of the first for a stranger's.
+        folder = None if folder is None else Path(folder) / "held-out"
+        training.fit(self.model_, rows, last, checkpoint_dir=folder)
+        self._predictor = self.model_.predictor()
 
     def _table(
         self,

@@ -1,6 +1,7 @@
 """What "automatic" means: every number that an estimator chooses for its user."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ NATURAL_STEP, EXACT_NATURAL_STEP = 0.1, 1.0
 # Reports, of TrainingConfig.report_every steps each, without a better held-out density.
 PATIENCE = 10
 MOST_HELD_OUT = 5000
+# A run that takes them in makes this share of the steps before it, at this share of their rates.
+LAST_STEPS, LAST_RATE, LAST_NATURAL_STEP = 0.1, 0.1, 0.3
 
 # In units of the standardised y.
 NOISE_VARIANCE = 0.1
@@ -96,6 +99,32 @@ def training_config(
         patience=PATIENCE if given["early_stopping"] else None,
         seed=seed,
         **{name: given[name] for name in PASSED_ON},
+    )
+
+
+def last_config(config: TrainingConfig, steps: int) -> TrainingConfig | None:
+    """How to take rows in that a run of `steps` steps held out; None where it was too short.
+
+    `config` is one for all the rows. Kernel, noise and points stay as they are, so that the rows
+    may calibrate again: what they change is forgotten as soon as a run goes on without them.
+    """
+    count = round(LAST_STEPS * steps)
+    if count == 0:
+        return None
+    # Where a natural step is exact there is nothing to average over.
+    ease = 1.0 if config.natural_step == EXACT_NATURAL_STEP else LAST_NATURAL_STEP
+    return replace(
+        config,
+        max_steps=count,
+        max_time=None if config.max_time is None else LAST_STEPS * config.max_time,
+        learning_rate=LAST_RATE * config.learning_rate,
+        natural_step=ease * config.natural_step,
+        natural_warmup=0,
+        schedule_warmup=count // 5,
+        train_hyperparameters=False,
+        train_points=False,
+        patience=None,
+        seed=config.seed + 1,
     )
 
 
