@@ -226,7 +226,7 @@ def test_a_factor_and_its_blockwise_inverse(size):
 @pytest.mark.parametrize("classes", [0, 2, 4])
 def test_estimators_calibrate_as_on_the_cpu(classes):
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(1100, 3))
+    x = rng.normal(size=(1020, 3))
     f = np.sin(2 * x[:, 0]) + x[:, 1] + 0.3 * rng.normal(size=len(x))
     y = np.digitize(f, np.linspace(-1, 1, classes + 1)[1:-1]) if classes else f
     kind = OrthogonalGPClassifier if classes else OrthogonalGPRegressor
