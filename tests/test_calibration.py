@@ -242,6 +242,21 @@ def test_latents_that_are_right_stay_as_they_are():
     assert fit_latent_scales(Softmax(4), wrong, mean[:, few], variance[:, few]) == (1.0, 1.0)
 
 
+def test_a_few_labels_without_a_mistake_do_not_ask_for_certainty():
+    rng = torch.Generator().manual_seed(0)
+    mean = 2.0 * torch.randn(1, SMALLEST_SAMPLE, generator=rng).double().sign()
+    variance = torch.full_like(mean, 0.5)
+    right = (mean[0] > 0).long()
+    found = fit_latent_scales(Bernoulli(1), right, mean, variance)
+    assert 1.0 < found.mean < 3.0
+    assert 0.5 < found.variance < 1.0
+    # A hundred times as many ask for more.
+    many = fit_latent_scales(
+        Bernoulli(1), right.repeat(100), mean.repeat(1, 100), variance.repeat(1, 100)
+    )
+    assert many.mean > 1.2 * found.mean
+
+
 def test_no_gradient_is_left_with_the_likelihood():
     mixing = Softmax(2, SoftmaxLikelihood(num_features=2, num_classes=3))
     mean = torch.randn(2, 200, generator=torch.Generator().manual_seed(0)).double()

@@ -11,6 +11,9 @@ from orthogp.likelihoods import ClassificationLikelihood
 
 # Numbers of latents that one look at the sample takes.
 MOST_LATENTS = 2**16
+# A priori the logarithm of a scale has this spread about zero: a hundred labels without a mistake
+# would else ask for any certainty.
+PRIOR_SPREAD = 0.5
 
 
 class LatentScales(NamedTuple):
@@ -30,7 +33,7 @@ def fit_latent_scales(
     mean: Float[Tensor, "c n"],
     variance: Float[Tensor, "c n"],
 ) -> LatentScales:
-    """The τ and κ of the highest density, each within e^±4; (1, 1) unless they gain enough."""
+    """The most probable τ and κ, each within e^±4; (1, 1) unless they gain enough."""
     count = min(mean.shape[1], max(SMALLEST_SAMPLE, MOST_LATENTS // mean.shape[0]))
     y, mean, variance = y[:count].to(mean.device), mean[:, :count], variance[:, :count]
     if count < SMALLEST_SAMPLE:
@@ -38,7 +41,8 @@ def fit_latent_scales(
 
     def loss(logs: Tensor) -> Tensor:
         found = scales(logs)
-        return -likelihood.log_density(y, found[0] * mean, found[1] * variance).mean()
+        density = likelihood.log_density(y, found[0] * mean, found[1] * variance).mean()
+        return 0.5 * (logs / PRIOR_SPREAD).square().sum() / count - density
 
     logs = minimised(loss, [0.0, 0.0])
     gain = loss(torch.zeros_like(logs)) - loss(logs)

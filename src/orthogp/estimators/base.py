@@ -64,6 +64,7 @@ class OrthogonalGP(Persistent):
     After a fit: `elbo_`, the bound on all rows given (for a table that was streamed an unbiased
     estimate, from a sample of its rows), in nats and in the units of y; `history_`,
     one dict a report; `n_iter_`, the steps since the last fresh start; `model_`, the torch module.
+    The last steps, which take in the rows that calibrated, count for neither.
     """
 
     @abstractmethod

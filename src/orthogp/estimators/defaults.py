@@ -29,8 +29,9 @@ NATURAL_STEP, EXACT_NATURAL_STEP = 0.1, 1.0
 # Reports, of TrainingConfig.report_every steps each, without a better held-out density.
 PATIENCE = 10
 MOST_HELD_OUT = 5000
-# A run that takes them in makes this share of the steps before it, at this share of their rates.
-LAST_STEPS, LAST_RATE, LAST_NATURAL_STEP = 0.1, 0.1, 0.3
+# A run that takes them in makes this share of the steps before it, at this share of their rates;
+# Adam begins anew there, and with fewer steps than these would leave γ's part unsettled.
+LAST_STEPS, LAST_RATE, LAST_NATURAL_STEP, STEPS_TO_SETTLE = 0.1, 0.1, 0.3, 100
 
 # In units of the standardised y.
 NOISE_VARIANCE = 0.1
@@ -117,7 +118,7 @@ def last_config(config: TrainingConfig, steps: int) -> TrainingConfig | None:
         config,
         max_steps=count,
         max_time=None if config.max_time is None else LAST_STEPS * config.max_time,
-        learning_rate=LAST_RATE * config.learning_rate,
+        learning_rate=LAST_RATE * min(1.0, count / STEPS_TO_SETTLE) * config.learning_rate,
         natural_step=ease * config.natural_step,
         natural_warmup=0,
         schedule_warmup=count // 5,
