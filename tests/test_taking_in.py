@@ -116,6 +116,7 @@ def test_an_interrupt_leaves_the_model_as_it_stands(monkeypatch):
 
 def test_steps_and_rates_of_the_last_run():
     config = TrainingConfig(max_steps=5000, max_time=60.0, natural_step=0.1, patience=3, seed=7)
+    assert defaults.first_config(config).max_time == pytest.approx(54.0)
     last = defaults.last_config(config, 400)
     assert last is not None
     assert (last.max_steps, last.max_time, last.patience, last.seed) == (40, 6.0, None, 8)

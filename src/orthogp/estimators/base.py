@@ -24,6 +24,7 @@ from orthogp.estimators.checks import (
 )
 from orthogp.estimators.defaults import (
     count_held_out,
+    first_config,
     last_config,
     point_counts,
     start_steps,
@@ -137,6 +138,9 @@ class OrthogonalGP(Persistent):
         # A run that goes on must not take the checkpoints of the one before for its own.
         gaussian = model.likelihood.gaussian
         config = training_config(settings, len(train), gaussian, seed + done, started)
+        takes_in = held is not None and isinstance(train, Rows)
+        if takes_in:
+            config = first_config(config)
         bar = (ProgressBar(config.max_steps, config.max_time),) if self.verbose else ()
         callbacks = (*self.callbacks, *bar)
         # A look at thousands of rows at every report is worth its time only to stop early.
@@ -144,7 +148,7 @@ class OrthogonalGP(Persistent):
         result = training.fit(model, train, config, judges, callbacks, self.checkpoint_dir)
         self.model_, self._predictor = model, model.predictor()
         self._calibrate(held, fresh)
-        if held is not None and isinstance(train, Rows) and result.reason != "interrupt":
+        if takes_in and result.reason != "interrupt":
             config = training_config(settings, len(table.judged), gaussian, seed + done, started)
             self._take_in(table.judged, config, result.steps)
         elapsed = history[-1]["seconds"] if history else 0.0

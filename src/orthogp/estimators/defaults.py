@@ -103,6 +103,13 @@ def training_config(
     )
 
 
+def first_config(config: TrainingConfig) -> TrainingConfig:
+    """Leaves time for the run of `last_config`."""
+    if config.max_time is None:
+        return config
+    return replace(config, max_time=(1.0 - LAST_STEPS) * config.max_time)
+
+
 def last_config(config: TrainingConfig, steps: int) -> TrainingConfig | None:
     """How to take rows in that a run of `steps` steps held out; None where it was too short.
 
