@@ -53,7 +53,7 @@ def calibrated(kind):
     y = np.sin(inputs[:, 0]) + rng.standard_t(3, size=1500)
     if kind is OrthogonalGPClassifier:
         y = np.digitize(inputs[:, 0], [-0.5, 0.5])
-    gp = kind(**SMALL).fit(inputs, y)
+    gp = kind(**SMALL, validation_fraction=0.4).fit(inputs, y)
     return gp, inputs[:200], y[:200]
 
 
