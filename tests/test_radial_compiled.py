@@ -13,7 +13,7 @@ from orthogp.covariance import Covariance
 from problems import default_sum
 
 compiled = pytest.importorskip("orthogp.radial.compiled")
-emit = pytest.importorskip("orthogp.radial.emit")
+native = pytest.importorskip("orthogp.radial.native")
 threads = pytest.importorskip("orthogp.radial.threads")
 
 ALL = ("rbf", "matern12", "matern32", "matern52")
@@ -222,7 +222,7 @@ def test_where_llvm_cannot_compile_the_tiles_serve_and_a_warning_says_so(monkeyp
     broken = ModuleType("llvmlite")
     monkeypatch.setitem(sys.modules, "llvmlite", broken)
     broken.__spec__ = importlib.util.spec_from_loader("llvmlite", None)
-    for name in ("compiled", "functions", "kernels", "emit"):
+    for name in ("compiled", "functions", "kernels", "native"):
         monkeypatch.delitem(sys.modules, f"orthogp.radial.{name}")
         monkeypatch.delattr(radial, name)
     with pytest.warns(UserWarning, match="LLVM cannot compile here"):

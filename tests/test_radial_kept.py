@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("llvmlite")
 
-from orthogp.radial import compiled, emit, functions, kept, kernels
+from orthogp.radial import compiled, functions, kept, kernels, native
 from orthogp.radial.kernels import Kind
 
 KIND = Kind(("rbf", "matern32"), double=True, ard=False, dense=True)
@@ -71,7 +71,7 @@ def test_without_a_folder_code_is_compiled(folder, place, tmp_path, monkeypatch)
 
 def test_another_machine_or_source_has_code_of_its_own(folder, monkeypatch):
     block()
-    monkeypatch.setattr(emit, "this_machine", lambda: "another")
+    monkeypatch.setattr(native, "this_machine", lambda: "another")
     block()
     monkeypatch.setattr(functions, "_source", lambda: "another")
     block()

@@ -1,142 +1,20 @@
-"""Loops over vectors as machine code: a few words for LLVM's language, and its compiler.
+"""Loops over vectors in LLVM's language: a few words for it.
 
 Programs are written down as text at once: objects for every instruction would take longer than
 compiling them. Their vectors are longer than any register, and LLVM works on the parts side by
-side. The code is compiled in memory: no compiler needs to be installed.
+side.
 """
 
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-import llvmlite
-from llvmlite import binding
+from orthogp.radial.values import Index, Number
 
 # As many registers as keep the pipelines full.
 VECTOR_BYTES = 256
 # Sums over what comes later are shorter: they would fill the registers.
 SUM_BYTES = 64
-# Products and sums may be fused; nothing else is rearranged, and NaN keeps its meaning.
-FLAGS = "contract"
-
-
-@dataclass(frozen=True, slots=True)
-class Index:
-    """A 64-bit integer in a program; plain Python integers mix in."""
-
-    program: "Program"
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-    def _combined(self, operation: str, other: "Index | int") -> "Index":
-        return self.program.index(f"{operation} i64 {self}, {other}")
-
-    def __add__(self, other: "Index | int") -> "Index":
-        return self._combined("add", other)
-
-    def __sub__(self, other: "Index | int") -> "Index":
-        return self._combined("sub", other)
-
-    def __mul__(self, other: "Index | int") -> "Index":
-        return self._combined("mul", other)
-
-    def __floordiv__(self, other: "Index | int") -> "Index":
-        return self._combined("sdiv", other)
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    def or_less(self, other: "Index") -> "Index":
-        smaller = self.program.said(f"icmp slt i64 {self}, {other}")
-        return self.program.index(f"select i1 {smaller}, i64 {self}, i64 {other}")
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A float or a vector of them in a program; plain Python numbers mix in as constants."""
-
-    program: "Program"
-    kind: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.text}"
-
-    def _other(self, other: "Number | float") -> str:
-        if isinstance(other, Number):
-            return other.text
-        return self.program.constant(other, self.kind).text
-
-    def _combined(self, operation: str, other: "Number | float") -> "Number":
-        return self._new(f"{operation} {FLAGS} {self}, {self._other(other)}")
-
-    def _new(self, instruction: str) -> "Number":
-        return Number(self.program, self.kind, self.program.said(instruction))
-
-    def __add__(self, other: "Number | float") -> "Number":
-        return self._combined("fadd", other)
-
-    def __sub__(self, other: "Number | float") -> "Number":
-        return self._combined("fsub", other)
-
-    def __mul__(self, other: "Number | float") -> "Number":
-        return self._combined("fmul", other)
-
-    def __truediv__(self, other: "Number | float") -> "Number":
-        return self._combined("fdiv", other)
-
-    def at_most(self, limit: float) -> "Number":
-        """This, or the limit where this is larger; NaN stays."""
-        return self._choose("ogt", limit, limit)
-
-    def or_else(self, value: float, other: float) -> "Number":
-        """This, or `other` where this is `value`."""
-        return self._choose("oeq", value, other)
-
-    def _choose(self, relation: str, compared: float, chosen: float) -> "Number":
-        program = self.program
-        holds = program.said(f"fcmp {relation} {self}, {self._other(compared)}")
-        chosen_one = program.constant(chosen, self.kind)
-        return self._new(f"select <{program.lanes} x i1> {holds}, {chosen_one}, {self}")
-
-    def sqrt(self) -> "Number":
-        program = self.program
-        name = program.declared("sqrt", program.lanes, self.kind, self.kind)
-        return self._new(f"call {FLAGS} {self.kind} {name}({self})")
-
-    def times_power_of_two(self, shifted: "Number", digits: int) -> "Number":
-        """This times 2ⁿ, where n is in the last bits of `shifted`."""
-        said, bits = self.program.said, self.program.bits
-        own, n = (said(f"bitcast {t} to {bits}") for t in (self, shifted))
-        by = f"splat (i{8 * self.program.size} {digits})"
-        power = said(f"shl {bits} {n}, {by}")
-        total = said(f"add {bits} {own}, {power}")
-        return self._new(f"bitcast {bits} {total} to {self.kind}")
-
-    def folded(self) -> "Number":
-        """The sum of the parts of a vector, as long as sums are."""
-        program, count = self.program, self.program.lanes // self.program.sum_lanes
-        parts = []
-        for first in range(0, program.lanes, program.sum_lanes):
-            lanes = ", ".join(f"i32 {first + k}" for k in range(program.sum_lanes))
-            taken = (
-                f"shufflevector {self}, {self.kind} poison, <{program.sum_lanes} x i32> <{lanes}>"
-            )
-            parts.append(Number(program, program.sum, program.said(taken)))
-        while count > 1:
-            count //= 2
-            parts = [left + right for left, right in zip(parts[:count], parts[count:], strict=True)]
-        return parts[0]
-
-    def total(self) -> "Number":
-        """The sum over the lanes of a sum."""
-        program, zero = self.program, self.program.constant(-0.0, self.program.number)
-        kinds = program.number, self.kind
-        name = program.declared("vector.reduce.fadd", program.sum_lanes, zero.kind, *kinds)
-        call = f"call reassoc {zero.kind} {name}({zero}, {self})"
-        return Number(program, zero.kind, program.said(call))
 
 
 class Program:
@@ -328,47 +206,3 @@ class Program:
         return (
             f"{declarations}\ndefine void @{self.name}(ptr %job) {{\nbegin:\n{body}\nret void\n}}\n"
         )
-
-    def object_code(self) -> bytes:
-        """The finished function, compiled for this machine."""
-        module, machine = binding.parse_assembly(self.text()), _machine()
-        module.verify()
-        # The vectors are explicit already: a level of optimisation takes longer and finds no more.
-        passes = binding.create_new_module_pass_manager()
-        passes.add_sroa_pass()
-        passes.add_instruction_combine_pass()
-        options = binding.create_pipeline_tuning_options()
-        passes.run(module, binding.create_pass_builder(machine, options))
-        return machine.emit_object(module)
-
-
-# Code lives as long as the engine that holds it.
-_engines: list[binding.ExecutionEngine] = []
-
-
-def loaded(code: bytes, name: str) -> int:
-    """The address of a function in object code."""
-    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
-    engine.add_object_file(binding.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    _engines.append(engine)
-    return engine.get_function_address(name)
-
-
-def this_machine() -> str:
-    """All that code compiled here depends on, beside the program."""
-    features = binding.get_host_cpu_features().flatten()
-    triple, cpu = binding.get_process_triple(), binding.get_host_cpu_name()
-    return f"{llvmlite.__version__} {binding.llvm_version_info} {triple} {cpu} {features}"
-
-
-def _machine() -> binding.TargetMachine:
-    """What this processor can do. An engine owns the one that it is given: none is shared."""
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    return binding.Target.from_default_triple().create_target_machine(
-        cpu=binding.get_host_cpu_name(),
-        features=binding.get_host_cpu_features().flatten(),
-        opt=3,
-        jit=True,
-    )

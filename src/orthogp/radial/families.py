@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from orthogp.radial.emit import Number
+from orthogp.radial.values import Number
 
 
 def decay(t: Number) -> Number:

@@ -4,20 +4,20 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-from orthogp.radial import emit, families, kernels
+from orthogp.radial import emit, families, kernels, native, values
 from orthogp.radial.kept import kept
 
 
 @cache
 def function(kind: kernels.Kind) -> int:
     """The address of the function of this kind."""
-    key = f"{kind} {_source()} {emit.this_machine()}"
-    return emit.loaded(kept(key, lambda: kernels.object_code(kind)), kernels.NAME)
+    key = f"{kind} {_source()} {native.this_machine()}"
+    return native.loaded(kept(key, lambda: kernels.object_code(kind)), kernels.NAME)
 
 
 @cache
 def _source() -> str:
     """What the functions are made by: another version of it makes others."""
-    files = (module.__file__ for module in (emit, families, kernels))
+    files = (module.__file__ for module in (emit, families, kernels, native, values))
     content = b"".join(Path(file).read_bytes() for file in files if file)
     return hashlib.sha256(content).hexdigest()

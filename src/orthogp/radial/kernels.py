@@ -15,8 +15,10 @@ from functools import reduce
 from itertools import chain
 from operator import add
 
-from orthogp.radial.emit import VECTOR_BYTES, Index, Number, Program
+from orthogp.radial import native
+from orthogp.radial.emit import VECTOR_BYTES, Program
 from orthogp.radial.families import FAMILIES
+from orthogp.radial.values import Index, Number
 
 NAME = "radial"
 # Indexs that there is room for.
@@ -59,7 +61,8 @@ def piece(double: bool) -> int:
 
 def object_code(kind: Kind) -> bytes:
     """The function of this kind, `NAME`, compiled for this machine."""
-    return (_Backward if kind.backward else _Forward)(kind).program().object_code()
+    loops = (_Backward if kind.backward else _Forward)(kind)
+    return native.object_code(loops.program().text())
 
 
 class _Loops(ABC):
