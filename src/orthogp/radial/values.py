@@ -35,8 +35,6 @@ class Index:
     def __floordiv__(self, other: "Index | int") -> "Index":
         return self._combined("sdiv", other)
 
-    __radd__, __rmul__ = __add__, __mul__
-
     def or_less(self, other: "Index") -> "Index":
         smaller = self.program.said(f"icmp slt i64 {self}, {other}")
         return self.program.index(f"select i1 {smaller}, i64 {self}, i64 {other}")
