@@ -248,8 +248,11 @@ def test_precision_and_covariance_agree_after_the_kernel_moved(hold_fixed):
             parameter.add_(0.2)
         factor = model.basis.factor(model.covariance, model.jitter, robust=True)
         q = model.basis.q.whitened(factor)
-        assert q.precision is not None
-        torch.testing.assert_close(q.precision, q.S.inverse(), rtol=1e-8, atol=1e-9)
+        assert q.natural is not None
+        precision, precision_mean = q.natural.precision, q.natural.precision_mean
+        torch.testing.assert_close(precision, q.S.inverse(), rtol=1e-8, atol=1e-9)
+        mean = (precision @ q.v.unsqueeze(-1)).squeeze(-1)
+        torch.testing.assert_close(precision_mean, mean, rtol=1e-8, atol=1e-9)
         torch.testing.assert_close(q.log_det, torch.logdet(q.S), rtol=1e-8, atol=1e-8)
         model.basis.q.set_whitened(factor, q.v, q.S)
         again = model.basis.q.whitened(factor)

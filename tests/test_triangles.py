@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from orthogp.bases.predictor import _trapezoid
-from orthogp.triangles import lower_product, symmetric_product, upper_product
+from orthogp.triangles import congruent, lower_product, symmetric_product, upper_product
 
 
 def normal(*shape: int) -> torch.Tensor:
@@ -29,6 +29,16 @@ def test_a_symmetric_product_by_panels_is_whole(size, batch, below):
     out = torch.full((*batch, size + below, size), torch.nan, dtype=A.dtype)
     symmetric_product(A, B, out=out)
     torch.testing.assert_close(out, A @ B.mT)
+
+
+@pytest.mark.parametrize("size", [1, 5, 65, 150, 301])
+@pytest.mark.parametrize("batch", [(), (1,), (3,)])
+def test_what_a_triangle_takes_a_symmetric_matrix_to_is_whole_and_symmetric(size, batch):
+    A, B = normal(size, size).tril(), normal(*batch, size, size)
+    P = B @ B.mT
+    found = congruent(A, P)
+    torch.testing.assert_close(found, A.mT @ P @ A)
+    torch.testing.assert_close(found, found.mT)
 
 
 def test_panels_take_any_layout():

@@ -94,6 +94,11 @@ def urgent_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device, priority=-1)
 
 
+def apart(parameter: Tensor) -> Tensor:
+    """A view on a CUDA device: what gathers the gradient then runs in the caller's stream."""
+    return parameter.view_as(parameter) if parameter.is_cuda else parameter
+
+
 def now() -> torch.cuda.Event:
     """What the current stream has done so far."""
     event = torch.cuda.Event()

@@ -7,6 +7,7 @@ factorisation alone is larger than the jitter that keeps coincident points apart
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from jaxtyping import Float, Int
@@ -136,7 +137,8 @@ def _invert_lower(L: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
     """
     if not L.is_cuda:
         # Transposed on its way, so that it comes by rows.
-        return torch.linalg.solve_triangular(L.mT, _identity_like(L), upper=True).mT
+        identity = _identity(L.shape[-1], L.dtype).expand_as(L)
+        return torch.linalg.solve_triangular(L.mT, identity, upper=True).mT
     width, size = L.shape[-1], L.shape[-1]
     while width > LARGEST_SOLVE:
         width //= 2
@@ -153,6 +155,12 @@ def _invert_lower(L: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
         inverses[..., width:, :width] = -(inverses[..., width:, width:] @ product)
         width *= 2
     return R
+
+
+@lru_cache(maxsize=1)
+def _identity(size: int, dtype: torch.dtype) -> Float[Tensor, "b b"]:
+    """On a CPU, where every step asks for the same one twice."""
+    return torch.eye(size, dtype=dtype)
 
 
 def _identity_like(A: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:

@@ -45,6 +45,21 @@ def symmetric_product(
             out[..., :a, a:b] = out[..., a:b, :a].mT
 
 
+def congruent(A: Float[Tensor, "b b"], P: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
+    """Aᵀ P A of a lower triangular A and a symmetric P; symmetric but for rounding."""
+    if P.shape[:-2] == (1,):
+        return congruent(A, P[0])[None]
+    half = upper_product(A, P).mT
+    size, height = A.shape[-1], panel_height(A)
+    out = torch.empty_like(P)
+    for a in range(0, size, height):
+        b = min(a + height, size)
+        torch.matmul(A[a:, a:b].mT, half[..., a:, a:], out=out[..., a:b, a:])
+        if a:
+            out[..., a:b, :a] = out[..., :a, a:b].mT
+    return out
+
+
 def panel_height(A: Tensor) -> int:
     """How many rows of a triangle are multiplied at a time."""
     kind = "cuda" if A.is_cuda else "cpu"

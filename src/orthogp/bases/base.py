@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from orthogp.bases.posterior import Kept, Whitened
 from orthogp.bases.shards import Shards
-from orthogp.branches import Branches
+from orthogp.branches import Branches, apart
 from orthogp.covariance import Covariance
 from orthogp.errors import ConfigurationError
 from orthogp.linalg import Factor, factorise, factorise_robustly, total
@@ -99,8 +99,7 @@ class Basis(nn.Module, ABC):
         `robust` escalates the jitter as needed, reading the outcome on the host; without it there
         is one attempt, whose outcome is in `info`, and `begun` is recorded as it begins.
         """
-        # As a view: what gathers the gradient of β then runs in the caller's stream.
-        beta = self.beta.double().view_as(self.beta)
+        beta = apart(self.beta.double())
 
         def work() -> Factor:
             K_b, dtype = covariance.own_block(beta), self.beta.dtype
@@ -136,10 +135,8 @@ class Basis(nn.Module, ABC):
         branches: Branches,
     ) -> Blocks:
         """The part of the projection that needs no factor of K_β; complete after a `join`."""
-        # As views: what gathers a parameter's gradient then runs in the caller's stream.
-        beta, gamma, a_gamma = (
-            t.to(x.dtype).view_as(t) for t in (self.beta, self.gamma, self.a_gamma)
-        )
+        parameters = self.beta, self.gamma, self.a_gamma
+        beta, gamma, a_gamma = (apart(t.to(x.dtype)) for t in parameters)
         # Selected, not indexed: a column is drawn twice at most, which needs no sorting to add up.
         gamma_columns = gamma[:0] if columns is None else gamma.index_select(0, columns)
         if self.shards is not None:
@@ -178,8 +175,7 @@ class Basis(nn.Module, ABC):
         u, solved = (t.mT for t in factor.solve(blocks.at_beta.double().mT))
         residuals = None
         if blocks.columns is not None:
-            beta, gamma_columns = self.beta.to(blocks.k.dtype), blocks.gamma_columns
-            beta = beta.view_as(beta)
+            beta, gamma_columns = apart(self.beta.to(blocks.k.dtype)), blocks.gamma_columns
             # r(γ_j) = k_jγ a_γ − k_jβ (L⁻ᵀ u)
             weights = solved.to(beta.dtype)
             reads = (blocks.at_columns, gamma_columns, beta, weights)

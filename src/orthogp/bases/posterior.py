@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 from orthogp.errors import ConfigurationError
 from orthogp.linalg import Factor, factorise, log_diagonal, total
 from orthogp.natural import WhitenedNatural, natural_step, safe_step_size
-from orthogp.triangles import lower_product, symmetric_product, upper_product
+from orthogp.triangles import congruent, lower_product, symmetric_product, upper_product
 
 # Gives the factor of Λ̃₀: computes it, or waits for it where that is under way.
 Kept = Callable[[], Factor]
@@ -36,8 +36,8 @@ class Whitened:
     """q(f_β) = N(L v, L S̃ Lᵀ), differentiable in whatever is not held fixed.
 
     In float64, but for S̃, whose rounding nothing amplifies and which may have the model's dtype.
-    `info` is 0 where S̃ is positive definite; like a factor's, it stays on the device. `precision`
-    is S̃⁻¹ where it came up on the way, a constant.
+    `info` is 0 where S̃ is positive definite; like a factor's, it stays on the device. `natural`
+    are the natural parameters where they came up on the way, constants.
 
     Where S stands still, `following_trace` is tr S̃, and S̃ itself has no link to L: who uses it
     adds what its dS̃ = Ω S̃ + S̃ Ωᵀ means for Ω.
@@ -47,7 +47,7 @@ class Whitened:
     S: Float[Tensor, "c b b"]
     log_det: Float[Tensor, " c"]
     info: Int[Tensor, " c"]
-    precision: Float[Tensor, "c b b"] | None = None
+    natural: WhitenedNatural | None = None
     following_trace: Float[Tensor, " c"] | None = None
 
     @property
@@ -145,8 +145,7 @@ class NaturalGaussian(nn.Module):
         if self.hold_fixed == "dual":
             return self._sites(factor)
         back = self._back(factor)
-        half = upper_product(back, self.precision)
-        return WhitenedNatural(upper_product(back, half.mT), self.precision_mean @ back)
+        return WhitenedNatural(congruent(back, self.precision), self.precision_mean @ back)
 
     def _back(self, factor: Factor) -> Float[Tensor, "b b"]:
         """T⁻¹."""
@@ -163,13 +162,14 @@ class NaturalGaussian(nn.Module):
     def restate(self, factor: Factor, q: Whitened, kept: Factor | None = None) -> None:
         """Keeps q = `whitened(factor, kept)` at the current L: the same q(f_β), other buffers."""
         if self.hold_fixed != "whitened":
-            if q.precision is None:
+            if q.natural is None:
                 assert kept is not None
                 root = upper_product(self._back(factor), kept.L)
                 symmetric_product(root, root, out=self.precision)
+                self._set_mean(q.v)
             else:
-                torch.add(q.precision, q.precision.mT, out=self.precision).mul_(0.5)
-            self._set_mean(q.v)
+                self.precision.copy_(q.natural.precision)
+                self.precision_mean.copy_(q.natural.precision_mean)
         self._set_factor(factor)
 
     @torch.no_grad()
@@ -187,12 +187,15 @@ class NaturalGaussian(nn.Module):
 
         `log_det` is a path of its own, so these are the gradients `natural_step` asks for.
         """
-        if not restated:
-            self.restate(factor, q)
-        if guarded:
-            step_size = safe_step_size(self.precision, grad_S, step_size)
         own = WhitenedNatural(self.precision, self.precision_mean)
-        natural_step(own, q.v, grad_v, grad_S, step_size, out=own)
+        before = own
+        if not restated:
+            assert q.natural is not None
+            before = q.natural
+            self._set_factor(factor)
+        if guarded:
+            step_size = safe_step_size(before.precision, grad_S, step_size)
+        natural_step(before, q.v, grad_v, grad_S, step_size, out=own)
 
     @torch.no_grad()
     def set_whitened(
@@ -243,7 +246,8 @@ def _from_natural(q: WhitenedNatural, dtype: torch.dtype) -> Whitened:
     # v past S̃, not through it: their gradients are asked for separately.
     v, R = _solve(factor, q.precision_mean), factor.R.to(dtype)
     S = R.mT @ R
-    return Whitened(v, S, 2.0 * log_diagonal(factor.R), factor.info, q.precision.detach())
+    constant = WhitenedNatural(q.precision.detach(), q.precision_mean.detach())
+    return Whitened(v, S, 2.0 * log_diagonal(factor.R), factor.info, constant)
 
 
 def _solve(factor: Factor, x: Float[Tensor, "c b"]) -> Float[Tensor, "c b"]:

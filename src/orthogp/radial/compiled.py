@@ -175,8 +175,8 @@ class _Gradients:
         if self.kind.ard:
             # q = Σ_d ρ_d (x_d − z_d)² with ρ = inverse²
             return squares.view_as(inverse) * inverse, totals
-        # q = ρ d² with ρ = inverse²
-        return 2.0 * inverse * (scale * moments)[:, None], totals
+        # q = ρ d², and Q has ρ in it
+        return moments.view_as(inverse) / inverse, totals
 
 
 @cache
@@ -186,8 +186,9 @@ def _kind(*description: Any) -> Kind:
 
 def _padded(rows: Tensor, width: int) -> Tensor:
     """In one piece, the last axis filled up with zeros."""
-    missing = width - rows.shape[-1]
-    return torch.nn.functional.pad(rows, (0, missing)).contiguous()
+    out = rows.new_zeros(rows.shape[0], width)
+    out[:, : rows.shape[1]] = rows
+    return out
 
 
 def _at(tensor: Tensor, index: int) -> int:

@@ -21,8 +21,6 @@ from orthogp.radial.families import FAMILIES
 from orthogp.radial.values import Index, Number
 
 NAME = "radial"
-# Indexs that there is room for.
-WIDEST = 64
 # Vectors of a strip.
 STRIP = 8
 # Addresses, then sizes. x is [rows, dims], z is [dims, width], rho is [k] or [k, dims].
@@ -192,7 +190,7 @@ class _Backward(_Loops):
             value = value + scale * kappa
             p.add_to(self.sums[k][0], (P * kappa).folded())
             if rho is not None:
-                p.add_to(self.sums[k][1], (P * slope * d2).folded())
+                p.add_to(self.sums[k][1], (Q[k] * d2).folded())
         self.points(task, i, j, Q)
         if not self.kind.dense:
             self.add_products(task, i, j, value)
@@ -244,7 +242,7 @@ class _Backward(_Loops):
         """Adds what a row summed up to the sums of its task and to its own gradient."""
         kind, p, f = self.kind, self.p, self.f
         count = len(kind.families)
-        # A task's numbers: Σ P κ_k, Σ P κ′_k d², and for every input of a summand Σ Q_k (x − z)².
+        # A task's numbers: Σ P κ_k, Σ Q_k d², and for every input of a summand Σ Q_k (x − z)².
         first = task * (f["dims"] * len(self.squares) + 2 * count)
         for k, pair in enumerate(self.sums):
             for which, room in enumerate(pair):

@@ -49,7 +49,8 @@ class Watch:
 
     def note_gradients(self, grads: Sequence[Tensor]) -> None:
         if grads:
-            sound = torch.nn.utils.get_total_norm(grads) < math.inf
+            norms = torch._foreach_norm(list(grads))  # pyright: ignore
+            sound = torch.stack(norms).sum() < math.inf
             self.failed[-1].logical_or_(~(sound | self.failed.any()))
 
     def cause(self) -> str | None:
