@@ -45,6 +45,30 @@ def test_gradient_equals_the_one_through_cholesky_and_solve():
     torch.testing.assert_close(grads[0], grads[1])
 
 
+@pytest.mark.parametrize("jitter", [1e-1, 1e-3, 1e-5])
+def test_what_is_gathered_in_float32_loses_about_what_its_own_rounding_does(jitter):
+    """The gradient of tr Ω W, whose W has the rounding of float32 already."""
+    x = torch.linspace(0, 1, 80).double()
+    K = torch.exp(-0.5 * ((x[:, None] - x[None, :]) / 0.3).square())
+    weight = torch.randn(80, 80, generator=torch.Generator().manual_seed(0))
+    grads = {}
+    for name, dtype, w in (
+        ("exact", torch.float64, weight.double()),
+        ("rounded", torch.float64, weight.double() * (1 + 2**-24 * weight.sign())),
+        ("float32", torch.float32, weight),
+    ):
+        leaf = K.clone().requires_grad_()
+        omega = factorise(leaf, jitter, dtype).omega
+        assert omega.dtype == dtype
+        (grads[name],) = torch.autograd.grad((omega * w).sum(), leaf)
+        assert grads[name].dtype == torch.float64
+    own, found = (
+        (grads[name] - grads["exact"]).abs().max().item() for name in ("rounded", "float32")
+    )
+    assert own > 0
+    assert found < 30 * own
+
+
 def test_float32_matrices_are_factorised_in_float64():
     """A matrix whose float32 factorisation fails, as coincident inducing points give."""
     x = torch.linspace(0, 1, 60)

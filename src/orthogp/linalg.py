@@ -216,11 +216,12 @@ class _InverseCholesky(torch.autograd.Function):
             omega = product if omega is None else omega + product
         if omega is None:
             return None, None, None, None
-        # −½ on its way to float64, in one pass.
-        phi = omega.tril() * R.new_full((1,), -0.5)
+        phi = omega.tril().mul_(-0.5)
         phi.diagonal(dim1=-2, dim2=-1).mul_(0.5)
-        half = upper_product(R, lower_product(phi, R, lower=True))
-        grad = half + half.mT
+        # In the dtype of Ω: its own rounding weighs as much as that of the products.
+        low = R.to(phi.dtype)
+        half = upper_product(low, lower_product(phi, low, lower=True))
+        grad = (half + half.mT).to(R.dtype)
         # ε = jitter · mean diag K
         diagonal = grad.diagonal(dim1=-2, dim2=-1)
         diagonal.add_(ctx.jitter * diagonal.mean(-1, keepdim=True))
