@@ -160,12 +160,20 @@ class VariationalGP(nn.Module):
         return mean + self.prior_mean(x.to(mean.dtype)), variance
 
 
-def default_kernel(num_inputs: int, ard: bool = False, variance: float = 1.0) -> Kernel:
-    """Matérn-5/2 with lengthscale 0.1 √D plus RBF with lengthscale √D, as in the paper."""
+def default_kernel(
+    num_inputs: int,
+    ard: bool = False,
+    variance: float = 1.0,
+    spread: Float[Tensor, " d"] | None = None,
+) -> Kernel:
+    """Matérn-5/2 with lengthscale 0.1 √D plus RBF with lengthscale √D, as in the paper.
+
+    `spread` shortens the former, input by input.
+    """
     dims = num_inputs if ard else None
     rough = ScaleKernel(MaternKernel(2.5, ard_num_dims=dims))
     smooth = ScaleKernel(RBFKernel(ard_num_dims=dims))
-    rough.base_kernel.lengthscale = 0.1 * num_inputs**0.5
+    rough.base_kernel.lengthscale = 0.1 * num_inputs**0.5 * (1.0 if spread is None else spread)
     smooth.base_kernel.lengthscale = num_inputs**0.5
     rough.outputscale = smooth.outputscale = variance
     return rough + smooth

@@ -35,10 +35,11 @@ from orthogp.estimators.persistent import Persistent
 from orthogp.estimators.scaling import Array, Moments, Scaling
 from orthogp.estimators.setting_checks import check_settings, drawn_seed, present_device
 from orthogp.estimators.settings import no_type_check, torch_dtype
+from orthogp.estimators.spread import starting_kernel
 from orthogp.estimators.streamed import Table, is_large, loaded, streamed_table
 from orthogp.estimators.together import require_alike
 from orthogp.likelihoods import Gaussian, Likelihood
-from orthogp.model import VariationalGP, build_basis, default_kernel
+from orthogp.model import VariationalGP, build_basis
 from orthogp.points import choose_beta, choose_gamma
 from orthogp.sources import as_source
 from orthogp.team import current_team
@@ -239,7 +240,7 @@ class OrthogonalGP(Persistent):
         if gamma is None or self.basis == "coupled":
             gamma = choose_gamma(rows.x, num_residual, beta, generator)
         if self.kernel is None:
-            kernel = default_kernel(rows.x.shape[1], self.ard, variance)
+            kernel = starting_kernel(settings, rows.x, num_rows, variance)
         else:
             kernel = deepcopy(self.kernel)
         dtype = torch_dtype(self.dtype)
