@@ -38,7 +38,7 @@ def speed_command(
     batch: Batch = 1024,
     dims: Dims = 8,
     steps: Annotated[int, typer.Option(help="Steps of a round.")] = 30,
-    repeats: Repeats = 5,
+    repeats: Repeats = 9,
     peers: Peers = ALL_PEERS,
     python: Python = None,
     device: Device = "cpu",

@@ -17,7 +17,7 @@ class SpeedConfig:
 
     setup: Setup = field(default_factory=Setup)
     steps: int = 30
-    repeats: int = 5
+    repeats: int = 9
     peers: tuple[str, ...] = PEERS
     pythons: Mapping[str, str] = field(default_factory=dict)
 
