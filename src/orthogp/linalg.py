@@ -160,7 +160,7 @@ def _invert_lower(L: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
 @lru_cache(maxsize=1)
 def _identity(size: int, dtype: torch.dtype) -> Float[Tensor, "b b"]:
     """On a CPU, where every step asks for the same one twice."""
-    return torch.eye(size, dtype=dtype)
+    return torch.eye(size, dtype=dtype, device="cpu")
 
 
 def _identity_like(A: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:

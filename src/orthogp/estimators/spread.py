@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from gpytorch.kernels import Kernel
 from jaxtyping import Float
 from torch import Tensor
@@ -38,5 +37,7 @@ def typical_spread(x: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
     distance = (some - some.median(0).values).abs().mean(0)
     # √(2/π) is what a standard normal column has.
     share = distance / (some.std(0) * math.sqrt(2 / math.pi))
-    coded = torch.tensor([len(column.unique()) <= MOST_CODES for column in some.mT])
-    return torch.where(coded, 1.0, share.clamp_max(1.0)).to(x.dtype)
+    for column, values in enumerate(some.mT):
+        if len(values.unique()) <= MOST_CODES:
+            share[column] = 1.0
+    return share.clamp_max(1.0).to(x.dtype)
