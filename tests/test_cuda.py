@@ -217,7 +217,7 @@ def test_a_factor_and_its_blockwise_inverse(size):
     K = A @ A.mT + size * torch.eye(size, dtype=torch.float64, device=CUDA)
     for matrix in (K, K[0]):
         factor = factorise(matrix, 0.0)
-        assert not factor.info.any()
+        assert not factor.failed.any()
         torch.testing.assert_close(factor.L @ factor.L.mT, matrix)
         identity = torch.eye(size, dtype=torch.float64, device=CUDA).expand_as(matrix)
         torch.testing.assert_close(factor.R @ factor.L, identity)

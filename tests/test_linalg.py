@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from orthogp.bases import NaturalGaussian
 from orthogp.errors import NumericalError
-from orthogp.linalg import add_jitter, factorise, factorise_robustly, log_diagonal
+from orthogp.linalg import add_jitter, cholesky, factorise, factorise_robustly, log_diagonal
+from orthogp.natural import safe_step_size
 
 
 def definite(size: int, batch: tuple[int, ...] = ()) -> torch.Tensor:
@@ -22,7 +24,7 @@ def test_factor_values(batch):
     torch.testing.assert_close(factor.K, jittered)
     torch.testing.assert_close(factor.R @ factor.L, torch.eye(5).double().expand_as(K))
     torch.testing.assert_close(-2 * log_diagonal(factor.R), torch.logdet(jittered))
-    assert not factor.info.any()
+    assert not factor.failed.any()
 
 
 @pytest.mark.parametrize("batch", [(), (2,)])
@@ -87,8 +89,8 @@ def test_escalation_reports_what_it_did():
     assert factor.attempts > 1
     # The first of 1e-8, 1e-7, … at which −1e-4 + ε > 0.
     assert factor.jitter == pytest.approx(1e-3)
-    assert not factor.info.any()
-    assert factorise(K, jitter=1e-8).info != 0
+    assert not factor.failed.any()
+    assert factorise(K, jitter=1e-8).failed
 
 
 def test_definite_matrices_need_one_attempt():
@@ -103,3 +105,55 @@ def test_refusals_name_the_cause():
     K[0, 0] = -5.0
     with pytest.raises(NumericalError, match="not positive definite"):
         factorise_robustly(K, 1e-6)
+
+
+def lapack_that_reports_success(monkeypatch):
+    """LAPACK as OpenBLAS has it: a matrix with NaN is factorised into NaN, and all is well."""
+    honest = torch.linalg.cholesky_ex
+
+    def reporting(A, *, out=None, **kwargs):
+        L, info = honest(torch.where(A.isnan(), 0.0, A), **kwargs)
+        L, info = torch.where(A.isnan().any(), torch.nan, L), torch.zeros_like(info)
+        if out is None:
+            return L, info
+        return out[0].copy_(L), out[1].copy_(info)
+
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", reporting)
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_a_factor_is_judged_by_what_it_holds(monkeypatch, batch):
+    lapack_that_reports_success(monkeypatch)
+    K = definite(4, batch)
+    assert not factorise(K, 0.0).failed.any()
+    K[..., 1, 1] = torch.nan
+    factor = factorise(K, 0.0)
+    assert not factor.info.any()
+    assert factor.failed.all()
+    for refuse in (lambda: factorise_robustly(K, 1e-6), lambda: cholesky(K)):
+        with pytest.raises(NumericalError):
+            refuse()
+
+
+def test_one_bad_latent_is_told_from_good_ones(monkeypatch):
+    lapack_that_reports_success(monkeypatch)
+    failed = [factorise(K, 0.0).failed.item() for K in (definite(3), definite(3) * torch.nan)]
+    assert failed == [False, True]
+
+
+def test_no_step_is_taken_towards_nan(monkeypatch):
+    lapack_that_reports_success(monkeypatch)
+    precision = torch.eye(3).double()[None]
+    tau = torch.tensor(0.5)
+    assert safe_step_size(precision, 0.5 * precision, tau) > 0
+    assert safe_step_size(precision, precision * torch.nan, tau) == 0
+
+
+def test_q_is_judged_by_its_determinant(monkeypatch):
+    lapack_that_reports_success(monkeypatch)
+    factor = factorise(definite(3), 0.0)
+    q = NaturalGaussian(factor, 2, "whitened")
+    q.precision[1, 0, 0] = torch.nan
+    assert q.whitened(factor).failed.any()
+    q.precision[1, 0, 0] = 1.0
+    assert not q.whitened(factor).failed.any()

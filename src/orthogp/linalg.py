@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -29,8 +29,7 @@ class Factor:
 
     `R` carries gradients to K; `L` is a constant. So does `omega`, which is zero and stands for
     dR = Ω R: what is a function of R x alone can give its gradient there, without another product
-    with R. `info` is 0 where the factorisation succeeded and stays on the device: reading it is
-    the caller's decision.
+    with R. `info` is LAPACK's, which `failed` does not take on trust.
     """
 
     L: Float[Tensor, "*c b b"]
@@ -40,6 +39,14 @@ class Factor:
     info: Int[Tensor, "*c"]
     jitter: float
     attempts: int
+
+    @property
+    def failed(self) -> Bool[Tensor, "*c"]:
+        """Whether L is no factor; stays on the device, so that reading it is the caller's choice.
+
+        OpenBLAS reports success for a matrix with NaN: the diagonal of L has the last word.
+        """
+        return cholesky_failed(self.L, self.info)
 
     @property
     def K(self) -> Float[Tensor, "*c b b"]:
@@ -75,7 +82,7 @@ def factorise_robustly(
     """Attempts with ten times more jitter until one succeeds; reads the outcome on the host."""
     for attempt in range(1, MAX_ATTEMPTS + 1):
         factor = factorise(K, jitter, dtype)
-        if not factor.info.any():
+        if not factor.failed.any():
             return replace(factor, attempts=attempt)
         jitter = max(jitter * JITTER_GROWTH, 1e-12)
     if not K.isfinite().all():
@@ -87,6 +94,21 @@ def factorise_robustly(
         f"the covariance of the inducing points is not positive definite even with a jitter of "
         f"{jitter / JITTER_GROWTH:.0e} of its diagonal; check the kernel"
     )
+
+
+def cholesky(A: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
+    """L of A = L Lᵀ, or a `NumericalError`; reads the outcome on the host."""
+    L, info = torch.linalg.cholesky_ex(A)
+    if cholesky_failed(L, info).any():
+        raise NumericalError("a matrix that should be positive definite is not")
+    return L
+
+
+def cholesky_failed(L: Float[Tensor, "*c b b"], info: Int[Tensor, "*c"]) -> Bool[Tensor, "*c"]:
+    """Whether `torch.linalg.cholesky_ex` failed, by its own report or by a diagonal that no factor
+    has: a factor's is positive and finite."""
+    # Written so that NaN counts as a failure.
+    return (info != 0) | ~(log_diagonal(L).abs() < math.inf)
 
 
 def add_jitter(K: Float[Tensor, "*c b b"], jitter: float) -> Float[Tensor, "*c b b"]:

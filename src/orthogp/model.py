@@ -53,9 +53,9 @@ class Bound:
     @property
     def failures(self) -> Bool[Tensor, "3"]:
         """Whether K_β, q(f_β) and the value went wrong, in that order; stays on the device."""
-        # A NaN is below nothing.
+        # Written so that NaN counts as a failure.
         lost = ~(self.value.abs() < math.inf)
-        return torch.stack([self.factor.info != 0, (self.q.info != 0).any(), lost])
+        return torch.stack([self.factor.failed, self.q.failed.any(), lost])
 
     @property
     def failed(self) -> Bool[Tensor, ""]:

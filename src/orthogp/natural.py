@@ -11,6 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orthogp.linalg import cholesky, cholesky_failed
+
 # A guarded step may shrink the precision in no direction below this share of what it was.
 SMALLEST_SHARE = 0.1
 # Step sizes tried, each this share of the one before: on a GPU all of them are, every time.
@@ -136,8 +138,8 @@ def safe_step_size(
         tau = taus[:, None, None, None]
         # Λ̃_new ≻ share · Λ̃: no variance grows more than 1/share-fold in one step.
         room = (1.0 - SMALLEST_SHARE - tau) * precision + tau * target
-        _, info = torch.linalg.cholesky_ex(room)
-        for tau, good in zip(taus, info == 0, strict=True):
+        positive = ~cholesky_failed(*torch.linalg.cholesky_ex(room))
+        for tau, good in zip(taus, positive, strict=True):
             chosen = torch.where(~found & good, tau, chosen)
             found = found | good
         if precision.device.type == "cpu" and bool(found.all()):
@@ -151,7 +153,7 @@ def _target(grad_S: Float[Tensor, "c b b"], dtype: torch.dtype) -> Float[Tensor,
 
 
 def _inverse(A: Tensor) -> Tensor:
-    return torch.cholesky_inverse(torch.linalg.cholesky(A))
+    return torch.cholesky_inverse(cholesky(A))
 
 
 def _apply(A: Tensor, x: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from orthogp.bases import FactorGaussian, NaturalGaussian, Orthogonal
 from orthogp.covariance import Covariance
-from orthogp.linalg import Factor, factorise_robustly
+from orthogp.linalg import Factor, cholesky, factorise_robustly
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def exact_regression(
     """Exact GP regression, O(n³)."""
     x, y, x_new = x.double(), y.double(), x_new.double()
     K = covariance.block(x, x)
-    L = torch.linalg.cholesky(K + noise * torch.eye(x.shape[0], dtype=K.dtype, device=K.device))
+    L = cholesky(K + noise * torch.eye(x.shape[0], dtype=K.dtype, device=K.device))
     whitened_y = torch.linalg.solve_triangular(L, y[:, None], upper=False)
     whitened_k = torch.linalg.solve_triangular(L, covariance.block(x, x_new), upper=False)
     log_evidence = -0.5 * (
@@ -63,7 +63,7 @@ def coupled_optimum(
     """The best q(f_β) for targets y, given w = L⁻¹ K_βX: S̃ = (I + w wᵀ/σ²)⁻¹, v = S̃ w y/σ²."""
     w, y = w.double(), y.double()
     precision = torch.eye(w.shape[0], dtype=w.dtype, device=w.device) + w @ w.mT / noise
-    S = torch.cholesky_inverse(torch.linalg.cholesky(precision))
+    S = torch.cholesky_inverse(cholesky(precision))
     return CoupledOptimum(S @ (w @ y) / noise, S)
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from orthogp.bases.posterior import Kept, Whitened
 from orthogp.errors import ConfigurationError
-from orthogp.linalg import Factor, log_diagonal
+from orthogp.linalg import Factor, cholesky, log_diagonal
 
 
 class CovarianceFactor(nn.Module):
@@ -68,7 +68,7 @@ class FactorGaussian(nn.Module):
         self, factor: Factor, v: Float[Tensor, "c b"], S: Float[Tensor, "c b b"]
     ) -> None:
         """Sets q(f_β) = N(L v, L S̃ Lᵀ)."""
-        F, v = torch.linalg.cholesky(S.double()), v.double()
+        F, v = cholesky(S.double()), v.double()
         if self.covariance.hold_fixed == "unwhitened":
             F, v = factor.L @ F, v @ factor.L.mT
         self.covariance.F.copy_(F)

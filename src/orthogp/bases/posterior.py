@@ -12,16 +12,17 @@ L, takes Λ̃ = T⁻ᵀ Λ̃₀ T⁻¹ and inverts it, which is less work. One s
 L₀ and L, so that T is close to the identity.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from orthogp.errors import ConfigurationError
-from orthogp.linalg import Factor, factorise, log_diagonal, total
+from orthogp.linalg import Factor, cholesky, factorise, log_diagonal, total
 from orthogp.natural import WhitenedNatural, natural_step, safe_step_size
 from orthogp.triangles import congruent, lower_product, symmetric_product, upper_product
 
@@ -36,8 +37,8 @@ class Whitened:
     """q(f_β) = N(L v, L S̃ Lᵀ), differentiable in whatever is not held fixed.
 
     In float64, but for S̃, whose rounding nothing amplifies and which may have the model's dtype.
-    `info` is 0 where S̃ is positive definite; like a factor's, it stays on the device. `natural`
-    are the natural parameters where they came up on the way, constants.
+    `info` is 0 where a factorisation on the way to S̃ reported no failure. `natural` are the natural
+    parameters where they came up on the way, constants.
 
     Where S stands still, `following_trace` is tr S̃, and S̃ itself has no link to L: who uses it
     adds what its dS̃ = Ω S̃ + S̃ Ωᵀ means for Ω.
@@ -49,6 +50,12 @@ class Whitened:
     info: Int[Tensor, " c"]
     natural: WhitenedNatural | None = None
     following_trace: Float[Tensor, " c"] | None = None
+
+    @property
+    def failed(self) -> Bool[Tensor, " c"]:
+        """Whether S̃ is not positive definite; stays on the device, as a factor's does."""
+        # Written so that NaN counts as a failure.
+        return (self.info != 0) | ~(self.log_det.abs() < math.inf)
 
     @property
     def follows(self) -> bool:
@@ -202,7 +209,7 @@ class NaturalGaussian(nn.Module):
         self, factor: Factor, v: Float[Tensor, "c b"], S: Float[Tensor, "c b b"]
     ) -> None:
         """Sets q(f_β) = N(L v, L S̃ Lᵀ)."""
-        precision = torch.cholesky_inverse(torch.linalg.cholesky(S.to(self.precision)))
+        precision = torch.cholesky_inverse(cholesky(S.to(self.precision)))
         torch.add(precision, precision.mT, out=self.precision).mul_(0.5)
         self._set_mean(v.to(precision))
         self._set_factor(factor)

@@ -41,7 +41,7 @@ def log_evidence(
     normaliser = ((weight - 1.0) * noise.log() + weight.log()).sum()
     normaliser = normaliser + weight.sum() * math.log(2 * math.pi)
     value = len(y) * (log_det - 0.5 * normaliser) - 0.5 * whitened.square().sum()
-    return torch.where(factor.info == 0, value, torch.nan)
+    return torch.where(factor.failed, torch.nan, value)
 
 
 @torch.no_grad()

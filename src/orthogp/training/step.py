@@ -209,9 +209,9 @@ class Step:
             return "a parameter is not finite"
         model, robust = self.model, not self.rates.is_cuda
         factor = model.basis.factor(model.covariance, model.jitter, robust)
-        if factor.info != 0:
+        if factor.failed:
             return CAUSES[0]
-        if self.natural is not None and self.natural.whitened(factor).info.any():
+        if self.natural is not None and self.natural.whitened(factor).failed.any():
             return CAUSES[1]
         return None
 
