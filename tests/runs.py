@@ -63,7 +63,7 @@ def single_step(m: VariationalGP, rows: Rows, config: TrainingConfig, columns=No
     """A step on all rows at the first rates, ready to be called."""
     step = Step(m, config, len(rows), rows.parts(), columns)
     rate, tau = config.learning_rate_at(0, 0.0), config.natural_step_at(0, 0.0, True)
-    step.rates.copy_(torch.tensor([rate, tau, config.residual_step_at(0, 0.0, len(rows))]))
+    step.rates.copy_(torch.tensor([rate, tau, config.residual_step_at(0, 0.0, len(rows), 0)]))
     step.refresh()
     return step
 

@@ -7,8 +7,9 @@ import torch
 
 from orthogp.bases import NaturalGaussian, Orthogonal
 from orthogp.errors import ConfigurationError
-from orthogp.likelihoods import Bernoulli
+from orthogp.likelihoods import Bernoulli, Gaussian
 from orthogp.linalg import factorise_robustly
+from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.residual import projected_covariance, projected_diagonal
 from orthogp.training import Rows, TrainingConfig, fit, full_bound
 from orthogp.training.step import Step
@@ -35,6 +36,25 @@ def test_every_method_raises_the_bound(basis, optimizer):
     moved = {name for name in after if not torch.equal(after[name], start[name])}
     assert moved == {name for name in after if after[name].numel()}
     assert all(p.grad is None for p in m.parameters())
+
+
+def test_many_residual_points_end_no_lower_than_few():
+    """Neighbours move the function together: steps that did not shrink would overshoot."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.rand(6000, 2, generator=rng)
+    noise = 0.1 * torch.randn(6000, generator=rng)
+    rows = Rows(x, torch.sin(20 * x[:, 0]) + torch.cos(15 * x[:, 1]) + noise)
+    bounds = []
+    for count in (700, 5900):
+        kernel = default_kernel(2)
+        for part, lengthscale in zip(kernel.kernels, (0.3, 0.2), strict=True):
+            part.base_kernel.lengthscale = lengthscale
+        basis = build_basis("orthogonal", kernel, x[:10], x[10 : 10 + count])
+        m = VariationalGP(kernel, Gaussian(1), basis)
+        config = TrainingConfig(max_steps=60, batch_size=256, schedule_warmup=10, adam_beta2=0.9)
+        fit(m, rows, config)
+        bounds.append(full_bound(m, rows) / len(rows))
+    assert bounds[1] > bounds[0]
 
 
 def test_natural_steps_move_q_and_adam_never_touches_it():

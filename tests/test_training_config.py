@@ -87,7 +87,7 @@ def test_under_the_cosine_the_natural_step_falls_to_a_tenth():
         ("auto", EXACT_KL_UP_TO + 1, 64),
         ("auto", 700, 64),
         ("auto", 7000, 640),
-        ("auto", 10**6, 1024),
+        ("auto", 10**6, 2048),
         (None, 10**6, None),
         (10, 10, None),
         (10, 11, 10),
@@ -95,3 +95,12 @@ def test_under_the_cosine_the_natural_step_falls_to_a_tenth():
 )
 def test_the_kl_is_exact_where_that_is_cheap_or_asked_for(asked, residual, columns):
     assert TrainingConfig(kl_columns=asked).columns(residual) == columns
+
+
+def test_the_steps_of_many_residual_points_add_up_to_no_more_than_those_of_few():
+    config = TrainingConfig(schedule="constant")
+    few, more, most = (config.residual_step_at(0, 0.0, 1000, g) for g in (100, 700, 30_000))
+    assert few == more == config.learning_rate
+    assert 30_000 * most == pytest.approx(700 * more)
+    given = TrainingConfig(schedule="constant", residual_step=0.01)
+    assert given.residual_step_at(0, 0.0, 1000, 30_000) == pytest.approx(0.01)

@@ -149,6 +149,8 @@ EXPERIMENTS = {
         n_inducing=1500,
         n_residual=3500,
         n_coupled=2000,
+        # The paper has one learning rate for all.
+        training=replace(PAPER_TRAINING, residual_step=PAPER_TRAINING.learning_rate),
         choose=first_of(("regression", "3droad"), ("regression", "terrain")),
         curves=True,
     ),

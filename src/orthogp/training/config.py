@@ -9,9 +9,13 @@ from orthogp.errors import ConfigurationError
 # Below this many γ the exact KL costs less than half of what the batch itself costs.
 EXACT_KL_UP_TO = 512
 # Of more, the paper's share, 64 of 700: a smaller one leaves the gradients of a_γ and γ to chance.
-# Never more than a usual batch has rows, so that time stays linear in |γ|.
-FEWEST_COLUMNS, COLUMN_SHARE, MOST_COLUMNS = 64, 64 / 700, 1024
+# Never more than a few usual batches have rows, so that time stays linear in |γ|.
+FEWEST_COLUMNS, COLUMN_SHARE, MOST_COLUMNS = 64, 64 / 700, 2048
 FIRST_NATURAL_STEP = 1e-5
+# Points of γ that may all take the learning rate as their step. Neighbours tend to move the
+# function in the same direction: of more points each takes a smaller step, so that the sum of
+# their steps does not grow.
+FULL_STEPS_UP_TO = 700
 SCHEDULES = ("constant", "cosine")
 RULES = ("adam", "diagonal", "exact")
 
@@ -21,7 +25,9 @@ class TrainingConfig:
     """The settings of one run. Steps are counted, never epochs; times are seconds.
 
     `adam_beta2` is how slowly Adam forgets the squares of its gradients: those of the first steps
-    are large, and a short run that remembers them crawls to its end. `residual_floor` is ε of
+    are large, and a short run that remembers them crawls to its end. `residual_step` is the step
+    size of the rule for a_γ, by default the learning rate, less where there are many γ.
+    `residual_floor` is ε of
     D + ε, relative to the prior variance: without it a γ beside a point of β moves the function
     elsewhere by many times the learning rate. `shard_residual` lets the processes of a team hold γ
     in parts.
@@ -96,11 +102,16 @@ class TrainingConfig:
         rise = min(1.0, (step + 1) / max(1, self.schedule_warmup))
         return self.learning_rate * rise * _cosine(progress)
 
-    def residual_step_at(self, step: int, progress: float, num_rows: int) -> float:
+    def residual_step_at(
+        self, step: int, progress: float, num_rows: int, num_residual: int
+    ) -> float:
         """The step size of the γ rule. Adam's follows the schedule of the other rates."""
         if self.residual_rule != "adam":
             return self.residual_step or self.learning_rate / num_rows
-        ratio = 1.0 if self.residual_step is None else self.residual_step / self.learning_rate
+        if self.residual_step is None:
+            ratio = min(1.0, FULL_STEPS_UP_TO / max(1, num_residual))
+        else:
+            ratio = self.residual_step / self.learning_rate
         return ratio * self.learning_rate_at(step, progress)
 
     def natural_step_at(self, step: int, progress: float, gaussian: bool) -> float:
