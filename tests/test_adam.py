@@ -32,6 +32,25 @@ def test_the_steps_are_those_of_torch(beta2):
             assert torch.equal(adam.state[one][key], value)
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_without_the_private_kernel_the_steps_are_the_same(monkeypatch, is_there):
+    def refuse(*args, **kwargs):
+        raise TypeError("other arguments")
+
+    rng, ends = torch.Generator().manual_seed(0), []
+    start, grads = torch.randn(6, generator=rng), torch.randn(40, 6, generator=rng)
+    for kernel in (torch._fused_adam_, refuse if is_there else None):
+        monkeypatch.setattr(torch, "_fused_adam_", kernel)
+        p = torch.nn.Parameter(start.clone())
+        adam = Adam([p], torch.tensor(0.1), 0.95)
+        for grad in grads:
+            p.grad = grad
+            adam.step()
+        ends.append([p.detach(), *adam.state[p].values()])
+    for one, other in zip(*ends, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_a_fit_imports_no_compiler():
     code = (
         "import sys, numpy as np; from orthogp import OrthogonalGPRegressor as R;"

@@ -1,10 +1,11 @@
 """Adam by torch's own fused kernel, without `torch.optim`.
 
 An optimizer of `torch.optim` imports a compiler when it is first made, which takes longer than many
-steps, and looks for hooks and closures at every one.
+steps, and looks for hooks and closures at every one. The kernel's name is a private one of torch's:
+where a version of torch has another or none, the same step is taken by public operations.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -17,9 +18,11 @@ class Adam:
 
     def __init__(self, parameters: Sequence[Tensor], learning_rate: Tensor, beta2: float = 0.999):
         self.learning_rate, self.beta2 = learning_rate, beta2
+        # One count for all: every step moves every parameter.
+        self._count = torch.zeros((), dtype=torch.float32, device=learning_rate.device)
         self.state = {
             p: {
-                "step": torch.zeros((), dtype=torch.float32, device=p.device),
+                "step": self._count,
                 "exp_avg": torch.zeros_like(p),
                 "exp_avg_sq": torch.zeros_like(p),
             }
@@ -30,25 +33,45 @@ class Adam:
         self._alike = [
             [p for p in parameters if p.dtype == dtype] for dtype in sorted(dtypes, key=str)
         ]
+        self._fused = getattr(torch, "_fused_adam_", None)
 
     @torch.no_grad()
     def step(self) -> None:
+        self._count.add_(1.0)
         for parameters in self._alike:
-            states = [self.state[p] for p in parameters]
-            steps = [state["step"] for state in states]
-            torch._foreach_add_(steps, 1.0)  # pyright: ignore
-            torch._fused_adam_(  # pyright: ignore
-                parameters,
-                [p.grad for p in parameters],  # pyright: ignore
-                [state["exp_avg"] for state in states],
-                [state["exp_avg_sq"] for state in states],
-                [],
-                steps,
-                lr=self.learning_rate,
-                beta1=BETA1,
-                beta2=self.beta2,
-                weight_decay=0.0,
-                eps=EPS,
-                amsgrad=False,
-                maximize=False,
-            )
+            if self._fused is not None:
+                try:
+                    self._step_fused(self._fused, parameters)
+                    continue
+                except (TypeError, NotImplementedError):
+                    # It takes other arguments than in the versions known, or not this device.
+                    self._fused = None
+            self._step_plainly(parameters)
+
+    def _step_fused(self, fused: Callable[..., None], parameters: Sequence[Tensor]) -> None:
+        states = [self.state[p] for p in parameters]
+        fused(
+            parameters,
+            [p.grad for p in parameters],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            lr=self.learning_rate,
+            beta1=BETA1,
+            beta2=self.beta2,
+            weight_decay=0.0,
+            eps=EPS,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def _step_plainly(self, parameters: Sequence[Tensor]) -> None:
+        first, second = (1.0 - beta ** self._count.double() for beta in (BETA1, self.beta2))
+        for p in parameters:
+            assert p.grad is not None
+            state, rate = self.state[p], self.learning_rate.to(p.dtype)
+            mean = state["exp_avg"].lerp_(p.grad, 1.0 - BETA1)
+            square = state["exp_avg_sq"].lerp_(p.grad.square(), 1.0 - self.beta2)
+            spread = (square / second.to(p.dtype)).sqrt_().add_(EPS)
+            p.sub_(rate * mean / first.to(p.dtype) / spread)

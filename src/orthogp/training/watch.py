@@ -24,6 +24,12 @@ CAUSES = (
 )
 
 
+def _norms(tensors: list[Tensor]) -> list[Tensor]:
+    """All at once where torch has its private function for that."""
+    together = getattr(torch, "_foreach_norm", None)
+    return [t.norm() for t in tensors] if together is None else list(together(tensors))
+
+
 class Watch:
     """The sum of the bounds, and the first thing that went wrong."""
 
@@ -49,8 +55,7 @@ class Watch:
 
     def note_gradients(self, grads: Sequence[Tensor]) -> None:
         if grads:
-            norms = torch._foreach_norm(list(grads))  # pyright: ignore
-            sound = torch.stack(norms).sum() < math.inf
+            sound = torch.stack(_norms(list(grads))).sum() < math.inf
             self.failed[-1].logical_or_(~(sound | self.failed.any()))
 
     def cause(self) -> str | None:
