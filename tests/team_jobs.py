@@ -1,6 +1,9 @@
 """What the processes of `team.together` run: functions of strings that return tensors."""
 
+import warnings
+
 import torch
+import torch.distributed as dist
 
 from orthogp.likelihoods import Bernoulli, Gaussian
 from orthogp.training import fit
@@ -27,6 +30,25 @@ def train(
 def train_all(*runs: str):
     """Several runs of `train`, one after the other; each is its arguments with commas."""
     return [train(*run.split(",")) for run in runs]
+
+
+def fail_in_one(shard: str):
+    """A run in which K_β has no factor for a while, in the last process alone."""
+    factorise, calls = torch.linalg.cholesky_ex, iter(range(10**6))
+
+    def failing(A, *args, **kwargs):
+        L, info = factorise(A, *args, **kwargs)
+        return L, info.fill_(1) if 20 <= next(calls) < 40 else info
+
+    if dist.get_rank() == dist.get_world_size() - 1:
+        torch.linalg.cholesky_ex = failing
+    rows = data(200, dtype=torch.float64)
+    m = model(rows)
+    columns = {"kl_columns": None, "shard_residual": True} if shard else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = fit(m, rows, settings(**columns))
+    return contents(m) | {"recoveries": torch.tensor(result.recoveries)}
 
 
 def train_stream(blocks: str):

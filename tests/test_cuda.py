@@ -1,6 +1,7 @@
 """The same truths on a GPU: values as on the CPU, no waiting, a captured step that is the step."""
 
 import copy
+import threading
 
 import numpy as np
 import pytest
@@ -237,3 +238,44 @@ def test_estimators_calibrate_as_on_the_cpu(classes):
         gp = kind(**settings, kl_columns=None, device=device, random_state=0).fit(x, y)
         ends.append(gp.predict_proba(x) if classes else gp.predict_interval(x))
     np.testing.assert_allclose(ends[1], ends[0], rtol=1e-3, atol=1e-3)
+
+
+def test_a_step_is_captured_while_another_thread_uses_the_device():
+    """As the threads do that read rows ahead: allocations and copies of theirs end no capture."""
+    model, rows = setting()
+    stop, copies = threading.Event(), []
+
+    def copy_on() -> None:
+        while not stop.is_set():
+            # Sizes that no cache holds, so that memory is asked for.
+            pinned = torch.empty(2**16 + 64 * len(copies), pin_memory=True)
+            copies.append(pinned.to(CUDA, non_blocking=True)[0].item())
+
+    thread = threading.Thread(target=copy_on)
+    thread.start()
+    try:
+        for _ in range(5):
+            result = fit(model, rows, TrainingConfig(**OPTIONS))
+            assert result.recoveries == 0
+    finally:
+        stop.set()
+        thread.join()
+    assert copies
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs a second GPU")
+def test_a_device_that_is_not_the_current_one():
+    model, rows = setting()
+    expected, other = copy.deepcopy(model), model.to("cuda:1")
+    with torch.cuda.device(0):
+        for m in (expected, other):
+            fit(m, rows, TrainingConfig(**OPTIONS))
+    first, second = (m.predict(rows.x[:10].to(m.basis.beta))[0] for m in (expected, other))
+    torch.testing.assert_close(first.cpu(), second.cpu(), rtol=1e-3, atol=1e-3)
+
+
+def test_a_factor_of_nan_is_a_failure():
+    K = torch.eye(300, dtype=torch.float64, device=CUDA)
+    assert not factorise(K, 0.0).failed
+    K[7, 7] = torch.nan
+    assert factorise(K, 0.0).failed

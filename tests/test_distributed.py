@@ -33,6 +33,14 @@ def test_processes_end_where_one_does(tmp_path, size, runs):
             torch.testing.assert_close(ends[0][k][name], value, rtol=1e-6, atol=1e-8, msg=name)
 
 
+@pytest.mark.parametrize("shard", ["", "shard"])
+def test_what_fails_in_one_process_is_recovered_from_in_all(tmp_path, shard):
+    first, last = together(2, "fail_in_one", tmp_path, shard)
+    assert first["recoveries"] > 0
+    assert same(first, last)
+    assert all(value.isfinite().all() for value in first.values())
+
+
 def moved(end):
     """Without the history, whose bounds each process adds up for itself."""
     return {name: value for name, value in end.items() if name != "bounds"}

@@ -1,5 +1,6 @@
 """Commands and estimators in a process group: one model, one voice, and an end whatever happens."""
 
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,7 +11,15 @@ import torch.distributed as dist
 import group_fits
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
 from orthogp.errors import ConfigurationError
-from orthogp.launch import PATIENCE, first_to_fail, fresh_name, is_described, own_gpu, process_group
+from orthogp.launch import (
+    PATIENCE,
+    first_to_fail,
+    fresh_name,
+    is_described,
+    own_gpu,
+    process_group,
+    warning_once,
+)
 from orthogp.tabular.model import TableModel
 from orthogp.team import Team
 from tabular_cases import run, sample, write
@@ -31,6 +40,24 @@ def test_a_group_is_described_by_all_variables_or_not_at_all():
     assert is_described(described)
     for name in described:
         assert not is_described({k: v for k, v in described.items() if k != name})
+
+
+class Counts(dict):
+    """A store that counts, as those of torch.distributed do."""
+
+    def add(self, key, amount):
+        self[key] = self.get(key, 0) + amount
+        return self[key]
+
+
+def test_a_warning_of_any_process_is_shown_once():
+    store = Counts()
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        for rank, text in ((1, "a full disk"), (0, "a full disk"), (0, "a gap"), (2, "a gap")):
+            with warning_once(Team(rank, 3), store):
+                warnings.warn(text, stacklevel=1)
+    assert [str(w.message) for w in shown] == ["process 1 of 3: a full disk", "a gap"]
 
 
 def test_every_process_has_a_gpu_of_its_own():

@@ -13,7 +13,7 @@ from orthogp.errors import DataError, NumericalError
 from orthogp.model import VariationalGP
 from orthogp.training import Rows, fit, full_bound
 from orthogp.training.batches import ColumnSampler, Sampler
-from orthogp.training.run import Run
+from orthogp.training.run import REPORTS_TO_RELAX, Run
 from orthogp.training.watch import CAUSES
 from runs import contents, data, finite, model, same, settings, single_step
 
@@ -79,15 +79,16 @@ def test_one_bad_value_costs_one_chunk(monkeypatch, spoil, cause, dtype):
     assert full_bound(m, rows) > before
     assert m.jitter == pytest.approx(10 * jitter)
     assert m.basis.beta.dtype == dtype
-    # The chunk that failed is the second: it goes on from step 5, at a quarter of τ.
+    # The chunk that failed is the second: it goes on from step 5, at a quarter of τ at first.
     told = [(event.kind, event.step) for event in events]
     assert told == [("start", 0), ("report", 5), ("recovery", 5), ("report", 10), ("report", 15),
                     ("report", 20), ("end", 20)]  # fmt: skip
     config = settings()
     taus = [row.natural_step / config.natural_step for row in result.history]
-    assert taus == pytest.approx([1, 0.25, 0.25, 0.25])
+    relaxing = [0.25 * 4 ** (k / REPORTS_TO_RELAX) for k in range(3)]
+    assert taus == pytest.approx([1, *relaxing])
     rates = [row.learning_rate / config.learning_rate for row in result.history]
-    assert rates == pytest.approx([1, 0.5, 0.5, 0.5])
+    assert rates == pytest.approx([1, *(caution**0.5 for caution in relaxing)])
 
 
 @pytest.mark.parametrize(("calls", "lost"), [([8], False), (range(6, 100), True)])
@@ -131,6 +132,8 @@ def test_the_failed_steps_leave_no_trace(monkeypatch):
         config = settings()
         with monkeypatch.context() as patch, warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            # Neither run may take longer steps again.
+            patch.setattr("orthogp.training.run.REPORTS_TO_RELAX", math.inf)
             if spoiled:
                 spoil_bound(patch, 3)
             else:
@@ -151,8 +154,7 @@ def test_the_third_recovery_goes_to_float64(monkeypatch, rule, optimizer):
     spoil_bound(monkeypatch, 8, 9, 10)
     with pytest.warns(UserWarning, match="the bound is not finite") as warned:
         result = fit(m, rows, settings(residual_rule=rule, residual_step=None))
-    assert len(warned) == 1
-    assert result.recoveries == 3
+    assert result.recoveries == len(warned) == 3
     assert {p.dtype for p in m.parameters()} == {torch.float64}
     assert m.jitter == pytest.approx(1e-3)
     assert [row.step for row in result.history] == [5, 10, 15, 20]
@@ -178,6 +180,26 @@ def test_caution_shortens_every_step(rule):
     bold = run.rates(3)
     run.progress.caution = 0.25
     torch.testing.assert_close(run.rates(3) / bold, torch.tensor([[0.5, 0.25, 0.5]]).expand(3, 3))
+
+
+def test_every_recovery_is_told(monkeypatch):
+    rows = data()
+    spoil_bound(monkeypatch, 3, 13)
+    with pytest.warns(UserWarning, match="not finite") as warned:
+        result = fit(model(rows), rows, settings())
+    assert result.recoveries == len(warned) == 2
+
+
+def test_steps_are_back_at_their_size_after_enough_good_reports():
+    rows = data()
+    run = Run(model(rows), rows, settings(), None, (), None, 0.0)
+    run.progress.caution = 0.25
+    for _ in range(REPORTS_TO_RELAX):
+        assert run.progress.caution < 1.0
+        run.relax()
+    assert run.progress.caution == pytest.approx(1.0)
+    run.relax()
+    assert run.progress.caution == 1.0
 
 
 def test_the_jitter_is_never_lowered(monkeypatch):
@@ -215,7 +237,7 @@ def test_a_run_that_cannot_recover_says_why_and_leaves_the_last_good_state(
         pytest.raises(NumericalError, match=sentence),
     ):
         fit(m, rows, settings(), callbacks=[remember])
-    assert len(warned) == 1
+    assert len(warned) == 8
     assert events == ["start", "report", *["recovery"] * 8, "end"]
     left = {name: value.float() for name, value in contents(m).items()}
     assert same(left, {name: value.float() for name, value in reported[0].items()})
@@ -242,8 +264,7 @@ def test_targets_beyond_the_range_of_float32_end_with_a_reason_and_a_finite_mode
     with pytest.warns(UserWarning, match="not finite") as warned:
         result = fit(m, rows, settings())
     # Squares of 1e25 exist in float64 only, which is the third thing tried.
-    assert len(warned) == 1
-    assert result.recoveries == 3
+    assert result.recoveries == len(warned) == 3
     assert finite(m)
 
 

@@ -99,15 +99,20 @@ def apart(parameter: Tensor) -> Tensor:
     return parameter.view_as(parameter) if parameter.is_cuda else parameter
 
 
-def now() -> torch.cuda.Event:
-    """What the current stream has done so far."""
+def now(device: torch.device) -> torch.cuda.Event:
+    """What the current stream of a device has done so far."""
     event = torch.cuda.Event()
-    event.record()
+    record(event, device)
     return event
+
+
+def record(event: torch.cuda.Event, device: torch.device) -> None:
+    """Records in the current stream of this device, which need not be the current device."""
+    event.record(torch.cuda.current_stream(device))
 
 
 def known(tensor: Tensor) -> torch.cuda.Event:
     """That the gradient of a tensor is known, in the backward pass to come."""
     event = torch.cuda.Event()
-    tensor.register_hook(lambda _: event.record())
+    tensor.register_hook(lambda _: record(event, tensor.device))
     return event

@@ -4,6 +4,7 @@ Of all processes the first alone speaks; where one fails, one sentence says why 
 """
 
 import contextlib
+import hashlib
 import os
 import secrets
 import signal
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.rendezvous import rendezvous
 
 from orthogp.errors import ConfigurationError, OrthogpError
@@ -44,7 +45,7 @@ def process_group(device: str | None, patience: timedelta = PATIENCE) -> Iterato
     try:
         _join(torch_device(device), store, rank, size, patience)
         team = current_team()
-        with _left_when_interrupted(team), _silent_unless(team.leads):
+        with _left_when_interrupted(team), _silent_unless(team.leads), warning_once(team, store):
             yield team
             # One that leaves early would take the store that the others still talk to with it.
             team.wait()
@@ -144,10 +145,15 @@ def _joining() -> Iterator[None]:
 
 def first_to_fail(store: Any) -> bool:
     """Whether no other process has failed before; what fails after the first follows from it."""
+    return _first(store, "orthogp/failed")
+
+
+def _first(store: Any, key: str) -> bool:
+    """Whether this process is the first to ask for the key."""
     try:
-        return store.add("orthogp/failed", 1) == 1
+        return store.add(key, 1) == 1
     except RuntimeError:
-        # The one that kept the store is gone: better said twice than never.
+        # The process that held the store is gone: a message given twice is better than none.
         return True
 
 
@@ -156,12 +162,25 @@ def _silent_unless(speaks: bool) -> Iterator[None]:
     if speaks:
         yield
         return
-    with (
-        open(os.devnull, "w") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
+
+
+@contextlib.contextmanager
+def warning_once(team: Team, store: Any) -> Iterator[None]:
+    """Of a warning that several processes give, the first alone is shown, and by whom."""
+    show = warnings.showwarning
+
+    def show_first(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+        digest = hashlib.sha256(f"{category.__name__} {message}".encode()).hexdigest()
+        if not _first(store, f"orthogp/warned/{digest}"):
+            return
+        if not team.leads:
+            message = f"process {team.rank} of {team.size}: {message}"
+        show(message, category, *rest)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show_first
         yield
 
 

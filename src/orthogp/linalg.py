@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from orthogp.branches import record
 from orthogp.errors import NumericalError
 from orthogp.triangles import lower_product, upper_product
 
@@ -219,7 +220,7 @@ class _InverseCholesky(torch.autograd.Function):
     def forward(ctx, K, jitter, dtype, begun):
         size, room = K.shape[-1], _with_room(K, jitter)
         if begun is not None:
-            begun.record()
+            record(begun, K.device)
         L, info = _cholesky(room)
         R, L = (A[..., :size, :size] for A in (_invert_lower(L), L))
         ctx.save_for_backward(R)

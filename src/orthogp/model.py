@@ -94,12 +94,15 @@ class VariationalGP(nn.Module):
         columns: Int[Tensor, " k"] | None = None,
         weight: Float[Tensor, " n"] | None = None,
         batch_rows: int | None = None,
+        robust: bool = True,
     ) -> Bound:
         """The bound on all `num_rows` rows [OD18, eq. 4], estimated from the batch (x, y), in nats.
 
         `columns` index the γ that estimate the KL, None for the exact KL; `weight` multiplies each
         row's expected log-likelihood. Where x is only a share of a batch of `batch_rows`, the
-        expected log-likelihoods of all shares add up to that of the batch.
+        expected log-likelihoods of all shares add up to that of the batch. On a CPU `robust` adds
+        jitter to K_β until it has a factor, and raises where that fails; without it, as on a GPU,
+        `failures` tells.
         """
         self._require_inputs(x)
         with self.covariance.held(x):
@@ -107,7 +110,7 @@ class VariationalGP(nn.Module):
             branches = Branches(x.device, beside=self.covariance.fused)
             expectation = branches.begin(lambda: self.likelihood.expectation(y, x.dtype), y)
             # Reading the outcome would stall a GPU: there the caller looks when it can afford to.
-            robust = not x.is_cuda
+            robust = robust and not x.is_cuda
             crowded = x.is_cuda and len(self.basis.beta) >= CROWDED
             begun = torch.cuda.Event() if crowded else None
             factor = self.basis.factor(self.covariance, self.jitter, robust, branches, begun)
@@ -118,7 +121,7 @@ class VariationalGP(nn.Module):
             branches.join()
             projection = self.basis.join(self.covariance, factor, blocks, branches, crowded)
             q = self.basis.coefficients(projection, kept)
-            stated = now() if crowded and kept is not None else None
+            stated = now(x.device) if crowded and kept is not None else None
             # A chain of many small operations, beside the rows' own.
             divergence = branches.begin(
                 lambda: self.basis.kl(self.covariance, projection, q),

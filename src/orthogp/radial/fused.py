@@ -116,12 +116,14 @@ class _Terms:
         sums = self.scale.new_empty(self.num_sums, programs, dtype=torch.float64)
         code = sum(FAMILY_CODES[name] * 4**k for k, name in enumerate(self.families))
         z = self.z[:, columns]
-        _tile[(programs,)](  # pyright: ignore[reportIndexIssue]
-            self.x, z, self.inverse, self.scale, K, Q, P, g, a, sums, rows, width, dims,
-            0 if g is None else len(g), z.stride(0), 0 if Q is None else Q.stride(0),
-            FAMILIES=code, COUNT=count, ARD=self.ard, WITH_K=K is not None, WITH_Q=Q is not None,
-            DENSE=P is not None, ROWS=ROWS, COLUMNS=COLUMNS,
-        )  # fmt: skip
+        # Triton launches on the current device, which need not be that of the points.
+        with torch.cuda.device(self.x.device):
+            _tile[(programs,)](  # pyright: ignore[reportIndexIssue]
+                self.x, z, self.inverse, self.scale, K, Q, P, g, a, sums, rows, width, dims,
+                0 if g is None else len(g), z.stride(0), 0 if Q is None else Q.stride(0),
+                FAMILIES=code, COUNT=count, ARD=self.ard, WITH_K=K is not None,
+                WITH_Q=Q is not None, DENSE=P is not None, ROWS=ROWS, COLUMNS=COLUMNS,
+            )  # fmt: skip
         return sums.sum(1) if Q is not None else sums
 
 

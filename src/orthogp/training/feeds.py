@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from orthogp.branches import record
 from orthogp.errors import FileError
 from orthogp.team import Team
 from orthogp.training.batches import Rows, Sampler
@@ -67,7 +68,7 @@ class HostFeed:
                 slot = waiting.pop(0).result()
                 for pinned, buffer in zip(self.slots[slot], self.batch, strict=True):
                     buffer.copy_(pinned, non_blocking=True)
-                self.copied[slot].record()
+                record(self.copied[slot], self.batch[0].device)
                 if step + ahead < steps:
                     waiting.append(pool.submit(gather, step + ahead))
                 yield

@@ -64,14 +64,14 @@ def _train(run: Run) -> Result:
             run.progress.seconds = run.team.agree(time.monotonic() - began)
             if fault is not None:
                 message = run.recover(good, fault)
-                if run.progress.recoveries == 1:
-                    warnings.warn(message, stacklevel=2)
+                warnings.warn(message, stacklevel=2)
                 run.tell("recovery", message=message)
                 good = run.state()
                 continue
             run.team.align(run.step.common_tensors())
             run.progress.step += steps
             report = _report(run, bound)
+            run.relax()
             run.progress.history.append(report)
             good = run.state()
             run.tell("report", report)

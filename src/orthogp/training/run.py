@@ -3,7 +3,7 @@
 import math
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from orthogp.training.step import Step
 from orthogp.training.streams import Stream
 
 MAX_RECOVERIES = 8
+# After a recovery steps are a quarter of their size; in ten good reports they are back at it.
+EASE, REPORTS_TO_RELAX = 0.25, 10
 FLOAT64_AFTER = 3
 LARGEST_JITTER = 1e-3
 
@@ -111,13 +113,15 @@ class Run:
         """Learning rate, τ and the γ rule's rate of the next steps, on the device."""
         p, config = self.progress, self.config
         spent = 0.0 if config.max_time is None else p.seconds / config.max_time
-        gaussian = self.model.likelihood.gaussian
+        gaussian, basis = self.model.likelihood.gaussian, self.model.basis
+        shards = basis.shards
+        num_residual = len(basis.gamma) if shards is None else shards.num_residual
         rows = []
         for step in range(p.step, p.step + steps):
             done = max(step / config.max_steps, spent)
             rate = config.learning_rate_at(step, done)
             tau = config.natural_step_at(step, done, gaussian)
-            residual = config.residual_step_at(step, done, len(self.rows))
+            residual = config.residual_step_at(step, done, len(self.rows), num_residual)
             ease = math.sqrt(p.caution)
             rows.append([rate * ease, tau * p.caution, residual * ease])
         return torch.tensor(rows, dtype=torch.float32).to(self.device, non_blocking=True)
@@ -135,10 +139,11 @@ class Run:
 
     def _run(self, steps: int) -> None:
         if self.progress.step // self.config.refresh_every > self.progress.last_refresh:
-            self.step.refresh()
+            self._raise_together(self._failure_of(self.step.refresh))
             self.progress.last_refresh = self.progress.step // self.config.refresh_every
         rates = self.rates(steps)
         columns = None if self.column_sampler is None else self.column_sampler.draw(steps)
+        failure = None
         for k, _ in enumerate(self.feed.run(steps)):
             self.step.rates.copy_(rates[k])
             if columns is not None and self.step.columns is not None:
@@ -146,7 +151,27 @@ class Run:
             if not self.captured:
                 self.step.capture()
                 self.captured = True
-            self.step()
+            failure = self._failure_of(self.step) or failure
+        self._raise_together(failure)
+
+    def _failure_of(self, work: Callable[[], None]) -> str | None:
+        """Does the work; a `NumericalError` is raised where this process is alone.
+
+        Among several it is returned: the others wait for this process in collectives to come.
+        """
+        try:
+            work()
+        except NumericalError as error:
+            if self.team.size == 1:
+                raise
+            return str(error)
+        return None
+
+    def _raise_together(self, failure: str | None) -> None:
+        """Raises in every process what failed in one."""
+        found = self.team.first_of(failure)
+        if found is not None:
+            raise NumericalError(found)
 
     def state(self) -> State:
         """All that a rewind needs; tensors are copies on the device."""
@@ -174,7 +199,7 @@ class Run:
                 "the data for extreme values and the kernel for parameters out of range"
             )
         self.progress.recoveries, self.progress.seconds = attempts, seconds
-        self.progress.caution = 0.25**attempts
+        self.progress.caution = EASE**attempts
         raised = min(LARGEST_JITTER, 10.0 * self.model.jitter)
         self.model.jitter = max(self.model.jitter, raised)
         if attempts >= FLOAT64_AFTER and self.model.basis.beta.dtype == torch.float32:
@@ -187,6 +212,10 @@ class Run:
             f"going on from here with steps of {self.progress.caution:.2g} times their size, "
             f"jitter {self.model.jitter:.0e}, {str(self.model.basis.beta.dtype)[6:]}"
         )
+
+    def relax(self) -> None:
+        """Lets steps grow again after a report without a fault."""
+        self.progress.caution = min(1.0, self.progress.caution * EASE ** (-1 / REPORTS_TO_RELAX))
 
     def save(self, good: State, force: bool = False) -> None:
         if self.checkpoints is None:

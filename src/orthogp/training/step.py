@@ -121,13 +121,16 @@ class Step:
 
     def _run(self) -> None:
         x, y, *weight = self.batch
+        alone = self.team.size == 1
+        # Among several processes none may leave a step that the others go on with.
         bound = self.model.bound(
-            x, y, self.num_rows, self.columns, weight[0] if weight else None, self.batch_rows
-        )
+            x, y, self.num_rows, self.columns, weight[0] if weight else None, self.batch_rows,
+            robust=alone,
+        )  # fmt: skip
         moved = self.parameters if self.a_gamma is None else [*self.parameters, self.a_gamma]
         wanted = moved if self.natural is None else [bound.q.v, bound.q.S, *moved]
         branches = Branches(self.rates.device)
-        natural, alone, restated = self.natural, self.team.size == 1, bound.kept is not None
+        natural, restated = self.natural, bound.kept is not None
         # When all that a natural step needs is there, which is long before the last gradient.
         ready: list[torch.cuda.Event] = []
         if natural is not None and restated:
@@ -235,16 +238,19 @@ class Step:
         """Captures the step as a CUDA graph; the state afterwards is the state before."""
         if not self.capturable:
             return
-        before = self.snapshot()
-        stream = urgent_stream(self.rates.device)
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(WARMUP_STEPS):
+        before, device = self.snapshot(), self.rates.device
+        with torch.cuda.device(device):
+            stream = urgent_stream(device)
+            stream.wait_stream(torch.cuda.current_stream(device))
+            with torch.cuda.stream(stream):
+                for _ in range(WARMUP_STEPS):
+                    self._run()
+            torch.cuda.current_stream(device).wait_stream(stream)
+            graph = torch.cuda.CUDAGraph()
+            # Other threads may allocate and copy meanwhile, as they do who read ahead.
+            mode = "thread_local"
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
                 self._run()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            self._run()
         self._graph = graph
         self.restore(before)
         self.watch.first.fill_(torch.nan)
@@ -290,4 +296,4 @@ class Step:
 def _restated(natural: NaturalGaussian, bound: Bound) -> torch.cuda.Event:
     """Keeps q at the L of the bound; when that is done."""
     natural.restate(bound.factor, bound.q, bound.kept)
-    return now()
+    return now(natural.precision.device)
