@@ -30,7 +30,7 @@ $(BROWSER): | $(BIN)/python
 	@touch $@
 
 # One thread a worker: torch would otherwise start as many as there are cores in each.
-test: $(INSTALLED) $(BROWSER) ## run the whole test suite
+test: lint $(BROWSER) ## check style, types and layers, and run the whole test suite
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 demo: $(INSTALLED) ## run the demonstration on built-in data

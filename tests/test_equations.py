@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import reference
+from orthogp.natural import BACKTRACK, BACKTRACKS
+from orthogp.strategy import NaturalSteps
 from problems import make_model, problem, reference_posteriors, to_numpy
 
 TESTS = Path(__file__).parent
@@ -31,6 +33,23 @@ def test_notation_page_lists_every_cited_equation():
     page = (TESTS.parent / "docs" / "notation.md").read_text()
     rows = set(re.findall(r"^\| \(?(\d+[a-c]?)\)? \|", page, flags=re.MULTILINE))
     assert cited_equations() <= rows
+
+
+def test_names_on_the_notation_page_are_in_the_files_it_names():
+    page = (TESTS.parent / "docs" / "notation.md").read_text()
+    rows = re.findall(r"^\|.+\| (.*`.+`.*) \| (.*`[\w/]+\.py`.*) \|$", page, flags=re.MULTILINE)
+    assert len(rows) > 20
+    for names, places in rows:
+        files = re.findall(r"`([\w/]+\.py)`", places)
+        text = "".join((SOURCE / "orthogp" / file).read_text() for file in files)
+        for name in re.findall(r"`\.?([\w.]+)`", names):
+            assert all(re.search(rf"\b{part}\b", text) for part in name.split(".")), name
+
+
+def test_the_shorter_natural_steps_are_those_that_the_pages_tell():
+    assert (BACKTRACKS, BACKTRACK) == (3, 1 / 16)
+    for text in ((TESTS.parent / "docs" / "gpytorch.md").read_text(), NaturalSteps.__doc__ or ""):
+        assert re.search(r"a sixteenth of it, or a 256th,\s+or stands still", text)
 
 
 def check(kind: str, weights, covariance_root) -> None:

@@ -8,7 +8,7 @@ import gpytorch
 import pytest
 import torch
 
-from orthogp.bases import BASES, Coupled, Decoupled, FactorGaussian, NaturalGaussian
+from orthogp.bases import Coupled, Decoupled, FactorGaussian, NaturalGaussian
 from orthogp.errors import ConfigurationError, OrthogpError
 from orthogp.likelihoods import Gaussian
 from orthogp.model import VariationalGP, build_basis, default_kernel
@@ -28,7 +28,7 @@ from problems import make_basis, make_model, problem, randomise
 def test_the_papers_methods_are_pairs(name, optimizer, kind):
     p = problem(dtype=torch.float32)
     basis = build_basis(name, p.kernel, p.beta, p.gamma, 2, optimizer)
-    assert type(basis) is BASES[name]
+    assert type(basis).__name__.lower() == name
     assert type(basis.q) is kind
     assert basis.num_latents == 2
 

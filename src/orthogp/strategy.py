@@ -171,8 +171,9 @@ class NaturalSteps(torch.optim.Optimizer):
     """Natural steps on every `NaturalVariationalDistribution` in `module`, shortened where needed.
 
     `gpytorch.optim.NGD`, but for a likelihood that is not log-concave: there a full step can leave
-    the positive definite matrices, and this one takes a quarter of it, or a sixteenth, and so on.
-    `lr` is τ; the gradients are those of the bound divided by `num_data`, as GPyTorch's are.
+    the positive definite matrices, and this one takes a sixteenth of it, or a 256th,
+    or stands still. `lr` is τ; the gradients are those of the bound divided by `num_data`, as
+    GPyTorch's are.
     """
 
     def __init__(self, module: nn.Module, num_data: int, lr: float = 0.1):

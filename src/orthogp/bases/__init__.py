@@ -10,10 +10,7 @@ from orthogp.bases.orthogonal import Orthogonal
 from orthogp.bases.posterior import HOLD_FIXED, NaturalGaussian, Whitened
 from orthogp.bases.predictor import Predictor, condense
 
-BASES = {"coupled": Coupled, "decoupled": Decoupled, "hybrid": Hybrid, "orthogonal": Orthogonal}
-
 __all__ = [
-    "BASES",
     "HOLD_FIXED",
     "Basis",
     "Coupled",
