@@ -59,8 +59,8 @@ def main() -> None:
         order = np.random.default_rng(0).permutation(len(X))[: TRAIN + TEST]
         train, test = order[:TRAIN], order[TRAIN:]
         gp = OrthogonalGPRegressor(max_steps=options.steps, random_state=0).fit(X[train], y[train])
-        x = gp._x_scaling.standardise(X[test])
-        print(f"{name} | {report(gp._predictor, x)}", flush=True)
+        x = gp._fitted.units.inputs.standardise(X[test])
+        print(f"{name} | {report(gp._fitted.predictor, x)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 import gpytorch
 import joblib
@@ -97,10 +98,10 @@ def test_calibration_travels_along(kind, calibrated_fits, tmp_path):
     gp, inputs, y = calibrated_fits[kind]
     gp.save(tmp_path / "model.orthogp")
     if kind is OrthogonalGPRegressor:
-        assert gp._calibration.quantile_map.values.shape[1] > 1
-        assert gp._calibration.tails[0, 2] > 0
+        assert gp._fitted.calibration.quantile_map.values.shape[1] > 1
+        assert gp._fitted.calibration.tails[0, 2] > 0
     else:
-        assert gp._scales != (1.0, 1.0)
+        assert gp._fitted.calibration != (1.0, 1.0)
     require_equal(gp, kind.load(tmp_path / "model.orthogp"), inputs, y)
 
 
@@ -113,9 +114,11 @@ def test_files_from_before_densities_and_classes_were_calibrated(kind, calibrate
     saving.save_model(tmp_path / "model.orthogp", gp.model_, meta, old)
     loaded = kind.load(tmp_path / "model.orthogp")
     if kind is OrthogonalGPRegressor:
-        gp._calibration = Calibration.gaussian(gp._calibration.scales, gp._calibration.quantile_map)
+        found = gp._fitted.calibration
+        plain = Calibration.gaussian(found.scales, found.quantile_map)
     else:
-        gp._scales = LatentScales()
+        plain = LatentScales()
+    gp._adopt(replace(gp._fitted, calibration=plain))
     require_equal(gp, loaded, inputs, y)
 
 

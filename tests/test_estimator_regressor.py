@@ -15,7 +15,9 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils import check_random_state
 
 from orthogp import OrthogonalGPRegressor, OrthogpError
-from orthogp.estimators import base, defaults
+from orthogp.estimators import defaults
+from orthogp.estimators import fitted as fitted_module
+from orthogp.estimators.intake import hold_out
 from orthogp.training import held_out_log_density
 
 SMALL = {"n_inducing": 20, "n_residual": 20, "max_steps": 20, "random_state": 0}
@@ -90,7 +92,7 @@ def test_a_row_is_predicted_as_in_any_company(fitted, monkeypatch):
         np.testing.assert_allclose([alone[0], width[0]], [mean[k], std[k]], rtol=1e-12)
     quantiles = fitted.predict_quantiles(NEW, [0.2, 0.7])
     density = fitted.log_density(X, Y)
-    monkeypatch.setattr(base, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(fitted_module, "CHUNK_ROWS", 7)
     np.testing.assert_allclose(fitted.predict(NEW), mean, rtol=1e-12)
     np.testing.assert_allclose(fitted.predict_quantiles(NEW, [0.2, 0.7]), quantiles, rtol=1e-12)
     np.testing.assert_allclose(fitted.log_density(X, Y), density, rtol=1e-10)
@@ -232,7 +234,8 @@ def test_early_stopping_keeps_the_best(monkeypatch):
     assert gp.n_iter_ < 5000
     assert max(held_out) > held_out[-1]
     generator = torch.Generator().manual_seed(int(check_random_state(0).randint(2**31 - 1)))
-    _, held = gp._hold_out(gp._rows(X, y, None), generator)
+    rows = gp._fitted.units.rows(X, y, None, torch.float32)
+    _, held = hold_out(rows, gp.get_params(), generator)
     assert held_out_log_density(gp.model_, held) == pytest.approx(max(held_out), rel=1e-6)
 
 
@@ -247,11 +250,11 @@ def test_fits_start_afresh_and_warm_starts_go_on(fitted):
 
 def test_partial_fit_keeps_points_and_units():
     gp = small(train_points=False, n_residual=10).partial_fit(X, Y)
-    points, units = gp.model_.basis.beta.clone(), gp._y_scaling
+    points, units = gp.model_.basis.beta.clone(), gp._fitted.units
     low = gp.log_density(X + 1.0, 2 * Y).mean()
     gp.partial_fit(X + 1.0, 2 * Y)
     assert torch.equal(gp.model_.basis.beta, points)
-    assert gp._y_scaling is units
+    assert gp._fitted.units is units
     assert gp.log_density(X + 1.0, 2 * Y).mean() > low
     assert [row["step"] for row in gp.history_] == [20, 40]
     with pytest.raises(OrthogpError, match="1 target"):
@@ -272,7 +275,7 @@ def test_points_and_noise_are_given_in_the_users_units():
         inducing_points=X[:7], residual_points=X[7:12], noise_variance=9.0,
         train_points=False, train_hyperparameters=False, dtype="float64",
     ).fit(X, Y)  # fmt: skip
-    units = gp._x_scaling
+    units = gp._fitted.units.inputs
     beta = gp.model_.basis.beta.detach().numpy()
     np.testing.assert_allclose(beta * units.scale + units.shift, X[:7])
     assert gp.model_.basis.gamma.shape == (5, 2)

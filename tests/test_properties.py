@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
-from orthogp.estimators import base
+from orthogp.estimators import fitted
 from orthogp.training import evaluate
 
 SMALL = {"n_inducing": 6, "n_residual": 6, "max_steps": 4, "random_state": 0}
@@ -118,7 +118,7 @@ def test_a_row_is_predicted_alike_in_any_order_and_chunk(fits, seed, rows, chunk
     for gp in fits:
         expected = answers(gp, X)
         with (
-            mock.patch.object(base, "CHUNK_ROWS", chunk),
+            mock.patch.object(fitted, "CHUNK_ROWS", chunk),
             mock.patch.dict(evaluate.PREDICTION_ELEMENTS, cpu=elements),
         ):
             found = answers(gp, X[order])

@@ -133,8 +133,11 @@ def test_a_stream_is_learned_from_like_arrays(frame, folder):
     ):
         gp = OrthogonalGPRegressor(**settings).fit(*given)
         table = X if hasattr(gp, "feature_names_in_") else X.to_numpy()
-        np.testing.assert_allclose(gp._x_scaling.scale, expected._x_scaling.scale, rtol=1e-12)
-        np.testing.assert_allclose(gp._y_scaling.shift, expected._y_scaling.shift, rtol=1e-10)
+        units, same = gp._fitted.units, expected._fitted.units
+        np.testing.assert_allclose(units.inputs.scale, same.inputs.scale, rtol=1e-12)
+        np.testing.assert_allclose(
+            units.targets.scaling.shift, same.targets.scaling.shift, rtol=1e-10
+        )
         error, reference = (np.mean((p - y) ** 2) for p in (gp.predict(table), expected.predict(X)))
         assert error < 1.3 * reference
         # The bound counts every row, those held out for calibration too.
@@ -170,10 +173,10 @@ def test_a_stream_of_labels(frame, folder):
 @pytest.mark.usefixtures("always_streamed")
 def test_a_fit_goes_on_with_a_stream(frame, folder):
     gp = OrthogonalGPRegressor(**SMALL, warm_start=True).fit(frame[INPUTS], frame.y)
-    scaling = gp._x_scaling
+    units = gp._fitted.units
     gp.fit(ParquetTable(folder, "y", INPUTS))
     assert gp.n_iter_ == 60
-    assert gp._x_scaling is scaling
+    assert gp._fitted.units is units
 
 
 @pytest.mark.usefixtures("always_streamed")
@@ -184,7 +187,7 @@ def test_rows_of_weight_zero_count_for_nothing(frame, tmp_path):
     table.to_parquet(tmp_path / "table.parquet", row_group_size=100)
     gp = OrthogonalGPRegressor(**SMALL).fit(tmp_path, "y", sample_weight="weight")
     kept = np.r_[0:100, 200:ROWS]
-    assert gp._y_scaling.scale[0] == pytest.approx(frame.y[kept].std(ddof=0))
+    assert gp._fitted.units.targets.scaling.scale[0] == pytest.approx(frame.y[kept].std(ddof=0))
 
 
 @pytest.mark.usefixtures("always_streamed")

@@ -69,7 +69,7 @@ def test_kernel_noise_points_and_calibration_stay(monkeypatch, basis, optimizer)
             torch.testing.assert_close(value, kept[name], rtol=0, atol=0)
     for name in ("scales", "tails"):
         torch.testing.assert_close(
-            *(getattr(gp._calibration, name) for gp in (found, before)), rtol=0, atol=0
+            *(getattr(gp._fitted.calibration, name) for gp in (found, before)), rtol=0, atol=0
         )
     assert found.history_[-1]["step"] == before.history_[-1]["step"] == found.n_iter_ == 40
     assert found.elbo_ > before.elbo_
@@ -80,7 +80,7 @@ def test_so_it_is_for_classes(monkeypatch):
     found = OrthogonalGPClassifier(**settings, device="cpu").fit(X, Y > 0)
     without(monkeypatch)
     before = OrthogonalGPClassifier(**settings, device="cpu").fit(X, Y > 0)
-    assert found._scales == before._scales
+    assert found._fitted.calibration == before._fitted.calibration
     assert found.elbo_ > before.elbo_
     torch.testing.assert_close(found.model_.basis.beta, before.model_.basis.beta, rtol=0, atol=0)
 

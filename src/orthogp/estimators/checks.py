@@ -4,6 +4,7 @@ import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,14 @@ NO_NUMBER = re.compile(r"could not convert string to float: (?:np\.\w+\((.*)\)|(
 ABSENT = ("NoneType", "NAType", "NaTType")
 
 
+@dataclass(frozen=True)
+class Columns:
+    """How many columns X has, and their names where they have some."""
+
+    count: int
+    names: NDArray | None = None
+
+
 class DataTypeError(DataError, TypeError):
     """Data of a type that cannot be used: a TypeError too, as scikit-learn has it."""
 
@@ -40,8 +49,15 @@ def require_fitted(estimator: Any) -> None:
         raise UnfittedError(f"this {type(estimator).__name__} is not fitted; call fit") from error
 
 
-def checked_table(estimator: Any, X: Any, reset: bool) -> Array:
-    """X as finite numbers `(n, d)`; its names and number of columns are learned or compared."""
+def checked_table(estimator: type, X: Any, columns: Columns | None) -> tuple[Array, Columns]:
+    """X as finite numbers `(n, d)`, and its columns, which must be those given, if any."""
+    # scikit-learn learns and compares columns on an estimator, whose class its refusals name. This
+    # one is blank and for this alone: rows that are refused must not change that of the user.
+    holder: Any = object.__new__(estimator)
+    if columns is not None:
+        holder.n_features_in_ = columns.count
+        if columns.names is not None:
+            holder.feature_names_in_ = columns.names
     with _refusals("X"):
         _require_plain(X, "X")
         ndim = X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim
@@ -52,10 +68,11 @@ def checked_table(estimator: Any, X: Any, reset: bool) -> Array:
             )
         with _ONE_AT_A_TIME:
             found: Any = validate_data(
-                estimator, X, dtype=np.float64, reset=reset, ensure_all_finite=False
+                holder, X, dtype=np.float64, reset=columns is None, ensure_all_finite=False
             )
-    _require_finite(found, "X", getattr(estimator, "feature_names_in_", None))
-    return found
+    names = getattr(holder, "feature_names_in_", None)
+    _require_finite(found, "X", names)
+    return found, Columns(holder.n_features_in_, names)
 
 
 def checked_numbers(values: Any, name: str) -> Array:

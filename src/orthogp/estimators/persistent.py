@@ -1,8 +1,9 @@
 """A fitted estimator as a file, as an ONNX graph, and as a pickle."""
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -13,24 +14,18 @@ from gpytorch.likelihoods import Likelihood as GpytorchLikelihood
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orthogp.bases import Predictor
+from orthogp.calibration import Calibration, LatentScales
 from orthogp.errors import FileError, OrthogpError
-from orthogp.estimators.checks import require_fitted
+from orthogp.estimators.checks import Columns, require_fitted
+from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.scaling import Scaling
 from orthogp.estimators.settings import Settings, no_type_check, torch_device
-from orthogp.estimators.state import (
-    ARRAYS,
-    finite,
-    pack_scaling,
-    pack_settings,
-    unpack_names,
-    unpack_scaling,
-)
+from orthogp.estimators.state import ARRAYS, finite, pack_fitted, pack_settings, unpack_fitted
+from orthogp.estimators.targets import Targets
 from orthogp.export import export_onnx
 from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP
 from orthogp.saving import Saved, load_model, save_model
-from orthogp.training import Report
 
 # Points at which an estimator from a file is asked for predictions before anyone else asks.
 PROBED = 4
@@ -46,8 +41,21 @@ class Persistent(Settings):
     n_iter_: int
     n_features_in_: int
     feature_names_in_: NDArray
-    _predictor: Predictor
-    _x_scaling: Scaling
+    _fitted: Fitted
+
+    @staticmethod
+    @abstractmethod
+    def _unpack_targets(
+        model: VariationalGP, meta: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> tuple[Targets, Calibration | LatentScales]:
+        """What a file says of the targets and of the calibration."""
+
+    def _adopt(self, fitted: Fitted) -> None:
+        """Puts what was learned in place. Nothing else changes what an estimator has learned."""
+        learned = fitted.attributes()
+        vars(self).update(learned, _fitted=fitted)
+        if "feature_names_in_" not in learned:
+            vars(self).pop("feature_names_in_", None)
 
     def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Writes the fitted estimator to one file, which holds data and nothing that runs.
@@ -85,7 +93,7 @@ class Persistent(Settings):
             settings = {k: v for k, v in saved.meta["settings"].items() if k in known}
             estimator = cls(**settings)
             estimator.set_params(device=device)
-            estimator._set_state(saved.model, saved.meta, saved.tensors)
+            estimator._set_state(saved)
         except OrthogpError as error:
             raise FileError(f"{path} cannot be loaded as a {cls.__name__}: {error}") from error
         except Exception as error:
@@ -96,54 +104,47 @@ class Persistent(Settings):
         return estimator
 
     def _export(self, path: str | Path, y: Scaling, **variances: Any) -> None:
-        x, mean = self._x_scaling, self.model_.mean
+        x, model = self._fitted.units.inputs, self._fitted.model
         units = [torch.from_numpy(part) for part in (x.shift, x.scale, y.shift, y.scale)]
         # On the host: a file is written once, and its constants are the host's.
-        predictor = deepcopy(self.model_).cpu().predictor()
-        export_onnx(path, predictor, *units, mean=deepcopy(mean).cpu(), **variances)
+        predictor = deepcopy(model).cpu().predictor()
+        export_onnx(path, predictor, *units, mean=deepcopy(model.mean).cpu(), **variances)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """All of a fitted estimator but its model, as JSON and tensors."""
         settings, tensors = pack_settings(self.get_params(deep=False))
-        names = getattr(self, "feature_names_in_", None)
-        meta = {
+        meta, learned = pack_fitted(self._fitted)
+        own = {
             "estimator": type(self).__name__,
             "settings": settings,
             "own_kernel": self.kernel is not None,
             "own_likelihood": not isinstance(self.likelihood, str | None),
-            "feature_names_in": None if names is None else names.tolist(),
-            "elbo": self.elbo_,
-            "history": self.history_,
-            "n_iter": self.n_iter_,
         }
-        return meta, tensors | pack_scaling("x", self._x_scaling)
+        return own | meta, tensors | learned
 
-    def _set_state(
-        self, model: VariationalGP, meta: dict[str, Any], tensors: dict[str, Tensor]
-    ) -> None:
+    def _set_state(self, saved: Saved) -> None:
         """The reverse of `_state`, for what may come from anywhere."""
-        count = model.basis.beta.shape[1]
-        self.n_features_in_ = count
-        self.elbo_, self.n_iter_ = float(meta["elbo"]), int(meta["n_iter"])
-        self.history_ = [asdict(Report(**row)) for row in meta["history"]]
-        self._x_scaling = unpack_scaling("x", tensors, count)
+        model, meta, tensors = saved.model, saved.meta, saved.tensors
+        learned = self._unpack_targets(model, meta, tensors)
+        fitted = unpack_fitted(model, learned, meta, tensors, _present(self.device))
+        columns = fitted.units.columns
         for name in ARRAYS:
             if name in tensors:
-                setattr(self, name, finite(tensors, name, (None, count)).numpy())
+                setattr(self, name, finite(tensors, name, (None, columns.count)).numpy())
         if meta["own_kernel"]:
             self.kernel = deepcopy(model.covariance.kernel)
         if meta["own_likelihood"]:
             self.likelihood = deepcopy(model.likelihood)
-        self._place(model, self.device)
+        # The rows that are asked for have no names.
+        self._adopt(replace(fitted, units=replace(fitted.units, columns=Columns(columns.count))))
         self._require_predictions()
-        # At last: the rows just asked for have no names.
-        if meta["feature_names_in"] is not None:
-            self.feature_names_in_ = unpack_names(meta["feature_names_in"], count)
+        self._adopt(fitted)
 
     def _require_predictions(self) -> None:
         """Refuses a state whose predictions, at some of its own points, are not all finite."""
         points = self.model_.basis.beta[:PROBED].detach().double().cpu().numpy()
-        X, own = points * self._x_scaling.scale + self._x_scaling.shift, cast(Any, self)
+        inputs, own = self._fitted.units.inputs, cast(Any, self)
+        X = points * inputs.scale + inputs.shift
         if hasattr(self, "classes_"):
             found = [own.predict_proba(X)]
         else:
@@ -153,20 +154,21 @@ class Persistent(Settings):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())  # pyright: ignore
-        if "model_" in state:
+        if "_fitted" in state:
             # On the host, so that it can be read where there is no such device.
-            state["model_"] = deepcopy(self.model_).cpu()
-            del state["_predictor"]
+            learned = self._fitted.attributes()
+            state = {name: value for name, value in state.items() if name not in learned}
+            state["_fitted"] = self._fitted.portable()
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "model_" in state:
-            self._place(state["model_"], self.device)
+        super().__setstate__({name: v for name, v in state.items() if name != "_fitted"})
+        if "_fitted" in state:
+            self._adopt(Fitted.on(_present(self.device), **state["_fitted"]))
 
-    def _place(self, model: VariationalGP, device: str | torch.device | None) -> None:
-        """Predicts with `model`, on `device` if this machine has it."""
-        wanted = torch_device(device)
-        here = wanted.type != "cuda" or torch.cuda.is_available()
-        self.model_ = model.to(wanted if here else "cpu")
-        self._predictor = self.model_.predictor()
+
+def _present(device: str | torch.device | None) -> torch.device:
+    """The device if this machine has it, else the host."""
+    wanted = torch_device(device)
+    here = wanted.type != "cuda" or torch.cuda.is_available()
+    return wanted if here else torch.device("cpu")

@@ -1,9 +1,10 @@
 """What a fitted regressor says of new rows: distributions in the units of y."""
 
 import warnings
+from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,9 +15,11 @@ from orthogp.calibration import Calibration
 from orthogp.errors import ConfigurationError, DataError, NumericalError
 from orthogp.estimators.base import OrthogonalGP
 from orthogp.estimators.checks import checked_numbers, require_fitted
-from orthogp.estimators.scaling import Array, Scaling
+from orthogp.estimators.fitted import Fitted
+from orthogp.estimators.scaling import Array
 from orthogp.estimators.setting_checks import drawn_seed, is_count, is_number
 from orthogp.estimators.settings import no_type_check
+from orthogp.estimators.targets import NumberTargets
 from orthogp.likelihoods import RegressionLikelihood
 
 # The most rows whose joint covariance is worth holding and factorising.
@@ -25,11 +28,7 @@ MOST_JOINT_ROWS = 2000
 
 @no_type_check
 class PredictsNumbers(OrthogonalGP):
-    """The predictions of a regressor; `_single` is whether y had one dimension."""
-
-    _y_scaling: Scaling
-    _single: bool
-    _calibration: Calibration
+    """The predictions of a regressor."""
 
     def predict(
         self, X: ArrayLike, return_std: bool = False, return_cov: bool = False
@@ -40,13 +39,14 @@ class PredictsNumbers(OrthogonalGP):
         """
         if return_std and return_cov:
             raise ConfigurationError("ask for return_std or return_cov, not for both")
-        X = self._inputs(X)
-        mean, std = self._for_rows(X, self._moments)
+        fitted, X = self._asked(X)
+        in_units = _parts(fitted).targets.in_units
+        mean, std = fitted.for_rows(X, _moments(fitted))
         if return_cov:
-            return self._in_units(mean), self._covariance(X, std)
+            return in_units(mean), _covariance(fitted, X, std)
         if return_std:
-            return self._in_units(mean), self._in_units(std, shifted=False)
-        return self._in_units(mean)
+            return in_units(mean), in_units(std, shifted=False)
+        return in_units(mean)
 
     def predict_latent(self, X: ArrayLike) -> tuple[NDArray, NDArray]:
         """Mean and standard deviation of the function itself, without noise.
@@ -54,12 +54,15 @@ class PredictsNumbers(OrthogonalGP):
         For a likelihood with a link (counts, fractions) that is the latent behind the link.
         """
 
+        fitted, X = self._asked(X)
+        parts = _parts(fitted)
+
         def moments(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
-            scale = self._calibration.latent_scale(variance)
+            scale = parts.calibration.latent_scale(variance)
             return torch.stack([mean, (scale * variance).sqrt()])
 
-        mean, std = self._for_rows(self._inputs(X), moments)
-        return self._in_units(mean), self._in_units(std, shifted=False)
+        mean, std = fitted.for_rows(X, moments)
+        return parts.targets.in_units(mean), parts.targets.in_units(std, shifted=False)
 
     def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> tuple[NDArray, NDArray]:
         """The central interval that holds a new observation with probability `coverage`."""
@@ -72,35 +75,34 @@ class PredictsNumbers(OrthogonalGP):
     def predict_summary(self, X: ArrayLike, q: ArrayLike) -> tuple[NDArray, NDArray, NDArray]:
         """Mean, standard deviation and quantiles of a new observation, in one pass over X."""
         levels = _checked_levels(q)
+        fitted, X = self._asked(X)
+        moments, quantiles = _moments(fitted), _quantiles(fitted, levels)
 
         def summary(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
-            quantiles = self._calibration.quantiles(self._likelihood, levels, mean, variance)
-            return torch.cat([self._moments(rows, mean, variance), quantiles])
+            return torch.cat([part(rows, mean, variance) for part in (moments, quantiles)])
 
-        mean, std, *found = self._for_rows(self._inputs(X), summary)
-        quantiles = np.stack([self._in_units(level) for level in found], axis=-1)
-        return self._in_units(mean), self._in_units(std, shifted=False), quantiles
+        mean, std, *found = fitted.for_rows(X, summary)
+        in_units = _parts(fitted).targets.in_units
+        at_levels = np.stack([in_units(level) for level in found], axis=-1)
+        return in_units(mean), in_units(std, shifted=False), at_levels
 
     def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> NDArray:
         """Quantiles of a new observation, `(n, len(q))` or `(n, t, len(q))`."""
         levels = _checked_levels(q)
-
-        def quantiles(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
-            return self._calibration.quantiles(self._likelihood, levels, mean, variance)
-
-        found = self._for_rows(self._inputs(X), quantiles)
-        return np.stack([self._in_units(level) for level in found], axis=-1)
+        fitted, X = self._asked(X)
+        found = fitted.for_rows(X, _quantiles(fitted, levels))
+        return np.stack([_parts(fitted).targets.in_units(level) for level in found], axis=-1)
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> NDArray:
         """log p(y) of every row, its targets together; densities are per unit of y."""
-        X = self._inputs(X)
-        targets, likelihood = self._targets(y, len(X)), self._likelihood
+        fitted, X = self._asked(X)
+        encoded, parts = _encoded(fitted, y, len(X)), _parts(fitted)
 
         def density(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
-            y = targets[rows].to(mean.device)
-            return self._calibration.log_density(likelihood, y, mean, variance)
+            y = encoded[rows].to(mean.device)
+            return parts.calibration.log_density(parts.likelihood, y, mean, variance)
 
-        return self._for_rows(X, density) + self._log_jacobian()
+        return fitted.for_rows(X, density) + parts.targets.log_jacobian
 
     @torch.no_grad()
     def sample_y(
@@ -113,7 +115,7 @@ class PredictsNumbers(OrthogonalGP):
 
         Up to 2000 rows a draw is one function at all of them; beyond, rows are drawn independently.
         """
-        X = self._inputs(X)
+        fitted, X = self._asked(X)
         if not is_count(n_samples):
             raise ConfigurationError(f"n_samples is {n_samples!r}; expected a whole number from 1")
         generator = torch.Generator().manual_seed(drawn_seed(random_state))
@@ -123,7 +125,7 @@ class PredictsNumbers(OrthogonalGP):
                 f"independently of the others; ask for at most {MOST_JOINT_ROWS} at once",
                 stacklevel=2,
             )
-        calibration, likelihood = self._calibration, self._likelihood
+        likelihood, calibration, targets = _parts(fitted)
 
         def draw(f: Tensor) -> Tensor:
             return calibration.sample(likelihood, f, generator)
@@ -133,13 +135,13 @@ class PredictsNumbers(OrthogonalGP):
             return draw(mean + std * _normal((n_samples, *mean.shape), generator, mean))
 
         if len(X) > MOST_JOINT_ROWS:
-            found = self._for_rows(X, independent)
+            found = fitted.for_rows(X, independent)
         else:
-            mean, covariance = self._joint(X)
+            mean, covariance = _joint(fitted, X)
             noise = _normal((n_samples, *mean.shape), generator, mean)
             shape = _square_root(covariance)
             found = draw(mean + torch.einsum("cnm,scm->scn", shape, noise)).cpu().numpy()
-        return np.stack([self._in_units(sample) for sample in found], axis=-1)
+        return np.stack([targets.in_units(sample) for sample in found], axis=-1)
 
     @torch.no_grad()
     def export_onnx(self, path: str | Path) -> None:
@@ -148,63 +150,86 @@ class PredictsNumbers(OrthogonalGP):
         For a likelihood with a link (counts, fractions) they are those of the latent behind it.
         """
         require_fitted(self)
-        scales, noise = self._calibration.scales, None
-        if self._likelihood.location:
+        likelihood, calibration, targets = _parts(self._fitted)
+        scales, noise = calibration.scales, None
+        if likelihood.location:
             zero = torch.zeros(len(scales), 1, dtype=torch.float64)
-            likelihood = deepcopy(self._likelihood).cpu()
-            noise = likelihood.predictive(zero, zero).variance[:, 0] * scales[:, 1]
-        self._export(path, self._y_scaling, noise_variance=noise, latent_scale=scales[:, 0])
+            on_host = deepcopy(likelihood).cpu()
+            noise = on_host.predictive(zero, zero).variance[:, 0] * scales[:, 1]
+        self._export(path, targets.scaling, noise_variance=noise, latent_scale=scales[:, 0])
 
-    @property
-    def _likelihood(self) -> RegressionLikelihood:
-        likelihood = self.model_.likelihood
-        assert isinstance(likelihood, RegressionLikelihood)
-        return likelihood
 
-    def _moments(self, _: slice, mean: Tensor, variance: Tensor) -> Tensor:
-        likelihood = self._likelihood
-        moments = likelihood.predictive(mean, self._calibration.variance(likelihood, variance))
-        return torch.stack([moments.mean, moments.variance.sqrt()])
+class Parts(NamedTuple):
+    """What the predictions of a regressor are made from."""
 
-    def _joint(self, X: Array) -> tuple[Tensor, Tensor]:
-        """The latents' mean at all rows together, `[c, n]`, and their covariance, `[c, n, n]`."""
-        x = self._placed(X).to(self._predictor.beta.device)
-        mean, _ = self.model_.predict(x, self._predictor)
-        scale = self._calibration.latent_scale(mean).unsqueeze(-1)
-        return mean, scale * self._predictor.full_covariance(x)
+    likelihood: RegressionLikelihood
+    calibration: Calibration
+    targets: NumberTargets
 
-    def _covariance(self, X: Array, std: NDArray) -> NDArray:
-        if not self._likelihood.location:
-            raise ConfigurationError(
-                "return_cov needs a likelihood with additive noise; ask for return_std"
-            )
-        _, covariance = self._joint(X)
-        # Noise is independent from row to row: only the diagonal has it.
-        covariance.diagonal(dim1=-2, dim2=-1).copy_(torch.from_numpy(std).square())
-        scale = self._y_scaling.scale
-        with np.errstate(over="ignore"):
-            found = covariance.permute(1, 2, 0).cpu().numpy() * scale * scale
-        if not np.isfinite(found).all():
-            raise NumericalError(
-                "the covariance is too large for float64 in the units of y; ask for return_std, or "
-                "fit y in larger units"
-            )
-        return found[..., 0] if self._single else found
 
-    def _in_units(self, values: NDArray, shifted: bool = True) -> NDArray:
-        """Values `[c, n]` of the model as `(n,)` or `(n, t)` in the units of y."""
-        found = values.T * self._y_scaling.scale + (self._y_scaling.shift if shifted else 0.0)
-        return found[:, 0] if self._single else found
+def _parts(fitted: Fitted) -> Parts:
+    likelihood, targets = fitted.model.likelihood, fitted.units.targets
+    assert isinstance(likelihood, RegressionLikelihood)
+    assert isinstance(fitted.calibration, Calibration)
+    assert isinstance(targets, NumberTargets)
+    return Parts(likelihood, fitted.calibration, targets)
 
-    def _targets(self, y: ArrayLike, num_rows: int) -> Tensor:
-        """Targets that come to be judged, in the units of the model."""
-        given = checked_numbers(y, "y")
-        expected = (num_rows,) if self._single else (num_rows, len(self._y_scaling.scale))
-        if given.shape != expected:
-            raise DataError(f"y has shape {given.shape}; expected {expected}")
-        found = self._encode(given)
-        self._likelihood.check_targets(found)
-        return found
+
+def _moments(fitted: Fitted) -> Callable[[slice, Tensor, Tensor], Tensor]:
+    """Mean and standard deviation of a new observation, from those of the latents."""
+    likelihood, calibration, _ = _parts(fitted)
+
+    def moments(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
+        found = likelihood.predictive(mean, calibration.variance(likelihood, variance))
+        return torch.stack([found.mean, found.variance.sqrt()])
+
+    return moments
+
+
+def _quantiles(fitted: Fitted, levels: Tensor) -> Callable[[slice, Tensor, Tensor], Tensor]:
+    likelihood, calibration, _ = _parts(fitted)
+    return lambda _, mean, variance: calibration.quantiles(likelihood, levels, mean, variance)
+
+
+def _joint(fitted: Fitted, X: Array) -> tuple[Tensor, Tensor]:
+    """The latents' mean at all rows together, `[c, n]`, and their covariance, `[c, n, n]`."""
+    predictor = fitted.predictor
+    x = fitted.placed(X).to(predictor.beta.device)
+    mean, _ = fitted.model.predict(x, predictor)
+    scale = _parts(fitted).calibration.latent_scale(mean).unsqueeze(-1)
+    return mean, scale * predictor.full_covariance(x)
+
+
+def _covariance(fitted: Fitted, X: Array, std: NDArray) -> NDArray:
+    likelihood, _, targets = _parts(fitted)
+    if not likelihood.location:
+        raise ConfigurationError(
+            "return_cov needs a likelihood with additive noise; ask for return_std"
+        )
+    _, covariance = _joint(fitted, X)
+    # Noise is independent from row to row: only the diagonal has it.
+    covariance.diagonal(dim1=-2, dim2=-1).copy_(torch.from_numpy(std).square())
+    scale = targets.scaling.scale
+    with np.errstate(over="ignore"):
+        found = covariance.permute(1, 2, 0).cpu().numpy() * scale * scale
+    if not np.isfinite(found).all():
+        raise NumericalError(
+            "the covariance is too large for float64 in the units of y; ask for return_std, or "
+            "fit y in larger units"
+        )
+    return found[..., 0] if targets.single else found
+
+
+def _encoded(fitted: Fitted, y: ArrayLike, num_rows: int) -> Tensor:
+    """Targets that come to be judged, in the units of the model."""
+    likelihood, _, targets = _parts(fitted)
+    given = checked_numbers(y, "y")
+    expected = (num_rows,) if targets.single else (num_rows, targets.count)
+    if given.shape != expected:
+        raise DataError(f"y has shape {given.shape}; expected {expected}")
+    found = targets.encode(given)
+    likelihood.check_targets(found)
+    return found
 
 
 def _checked_levels(q: Any) -> Tensor:

@@ -1,6 +1,7 @@
 """A fitted estimator beside its model: JSON and tensors out, and a checked estimator back."""
 
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -8,9 +9,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from orthogp.calibration import Calibration, LatentScales, QuantileMap, is_tail
 from orthogp.errors import FileError
+from orthogp.estimators.checks import Columns
 from orthogp.estimators.defaults import plain
+from orthogp.estimators.fitted import Fitted
+from orthogp.estimators.intake import Units
 from orthogp.estimators.scaling import Scaling
+from orthogp.estimators.targets import LabelTargets, NumberTargets, Targets
+from orthogp.likelihoods import ClassificationLikelihood, RegressionLikelihood
+from orthogp.model import VariationalGP
+from orthogp.training import Report
 
 # Objects travel with the model, arrays as tensors; places belong to one machine.
 OBJECTS = ("kernel", "likelihood")
@@ -33,6 +42,96 @@ def pack_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
         kept["likelihood"] = settings["likelihood"]
     given = {name: settings[name] for name in ARRAYS if settings[name] is not None}
     return kept, {name: torch.tensor(np.asarray(v, np.float64)) for name, v in given.items()}
+
+
+def pack_fitted(fitted: Fitted) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """All that a fit has learned but its model."""
+    names = fitted.units.columns.names
+    meta = {
+        "feature_names_in": None if names is None else names.tolist(),
+        "elbo": fitted.elbo,
+        "history": list(fitted.history),
+        "n_iter": fitted.steps,
+    }
+    tensors = pack_scaling("x", fitted.units.inputs)
+    targets, calibration = fitted.units.targets, fitted.calibration
+    if isinstance(targets, LabelTargets):
+        assert isinstance(calibration, LatentScales)
+        meta["classes"] = pack_labels(targets.classes)
+        tensors["latent_scales"] = torch.tensor(calibration, dtype=torch.float64)
+        return meta, tensors
+    assert isinstance(calibration, Calibration)
+    meta["single"] = targets.single
+    return meta, tensors | pack_scaling("y", targets.scaling) | {
+        "variance_scales": calibration.scales,
+        "density_tails": calibration.tails,
+        "map_scores": calibration.quantile_map.scores,
+        "map_values": calibration.quantile_map.values,
+    }
+
+
+def unpack_fitted(
+    model: VariationalGP,
+    learned: tuple[Targets, Calibration | LatentScales],
+    meta: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    device: torch.device,
+) -> Fitted:
+    """The reverse of `pack_fitted`, for what may come from anywhere.
+
+    `learned` are the targets and the calibration.
+    """
+    count, names, (targets, calibration) = model.basis.beta.shape[1], None, learned
+    if meta["feature_names_in"] is not None:
+        names = unpack_names(meta["feature_names_in"], count)
+    return Fitted.on(
+        device,
+        model,
+        units=Units(Columns(count, names), unpack_scaling("x", tensors, count), targets),
+        calibration=calibration,
+        elbo=float(meta["elbo"]),
+        history=tuple(asdict(Report(**row)) for row in meta["history"]),
+        steps=int(meta["n_iter"]),
+    )
+
+
+def unpack_numbers(
+    model: VariationalGP, meta: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> tuple[NumberTargets, Calibration]:
+    """What a regressor has learned of its targets."""
+    if not isinstance(model.likelihood, RegressionLikelihood):
+        raise FileError("its likelihood is one of classes")
+    count, single = model.basis.num_latents, bool(meta["single"])
+    if single and count != 1:
+        raise FileError(f"it has {count} targets and says that it has one")
+    targets = NumberTargets(unpack_scaling("y", tensors, count), single)
+    scales = finite(tensors, "variance_scales", (count, 2))
+    scores = finite(tensors, "map_scores", (None,))
+    values = finite(tensors, "map_values", (count, len(scores)))
+    # Format 1.0 had Gaussian densities.
+    found = Calibration.gaussian(scales, QuantileMap(scores, values))
+    if "density_tails" in tensors:
+        found = replace(found, tails=finite(tensors, "density_tails", (count, 3)))
+    positive = bool((scales > 0).all() and (found.tails[:, :2] > 0).all())
+    if len(scores) == 0 or not positive or not bool(is_tail(found.tails[:, 2]).all()):
+        raise FileError("its calibration is not one")
+    return targets, found
+
+
+def unpack_classes(
+    model: VariationalGP, meta: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> tuple[LabelTargets, LatentScales]:
+    """What a classifier has learned of its targets."""
+    if not isinstance(model.likelihood, ClassificationLikelihood):
+        raise FileError("its likelihood is one of numbers")
+    classes = unpack_labels(meta["classes"], model.likelihood.num_classes)
+    # Format 1.0 had none.
+    scales = torch.ones(2, dtype=torch.float64)
+    if "latent_scales" in tensors:
+        scales = finite(tensors, "latent_scales", (2,))
+    if bool((scales <= 0).any()):
+        raise FileError("its calibration is not one")
+    return LabelTargets(classes), LatentScales(*scales.tolist())
 
 
 def pack_labels(classes: NDArray) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from orthogp.errors import DataError
-from orthogp.estimators.checks import checked_table, checked_weight
+from orthogp.estimators.checks import Columns, checked_weight
 from orthogp.estimators.defaults import count_held_out, point_counts
+from orthogp.estimators.intake import Intake, Table, Units
 from orthogp.estimators.scaling import Array, Moments
 from orthogp.points import KMEANS_ROWS
 from orthogp.sources import Block, Source
@@ -21,27 +21,11 @@ from orthogp.training import Rows, Stream
 LOADED_BYTES = 2**27
 
 
-@dataclass(frozen=True)
-class Table:
-    """What a fit learns from.
-
-    Points are chosen from `sample`; the bound is taken on `judged`, all of the `num_rows` rows
-    together or a random sample of them; `weight` is that of all rows.
-    """
-
-    train: Rows | Stream
-    held: Rows | None
-    sample: Rows
-    judged: Rows
-    num_rows: int
-    weight: float
-
-
 class TableStream(Stream):
     """The rows of a source in the units of the model, without those that are left out."""
 
-    def __init__(self, estimator: Any, source: Source, left_out: NDArray[np.int64]):
-        self.estimator, self.source, self.left_out = estimator, source, left_out
+    def __init__(self, intake: Intake, units: Units, source: Source, left_out: NDArray[np.int64]):
+        self.intake, self.units, self.source, self.left_out = intake, units, source, left_out
         starts = np.cumsum([0, *source.sizes])
         self.starts: list[int] = starts[:-1].tolist()
         absent = np.diff(np.searchsorted(left_out, starts))
@@ -50,12 +34,12 @@ class TableStream(Stream):
     def block(self, number: int) -> Rows | None:
         if not self.sizes[number]:
             return None
-        X, y, weight = _checked(self.estimator, self.source, number, reset=False)
+        X, y, weight, _ = _checked(self.intake, self.source, number, self.units.columns)
         kept = np.ones(len(X), dtype=bool)
         kept[_inside(self.left_out, self.starts[number], len(X))] = False
         if not kept.all():
             X, y, weight = X[kept], y[kept], None if weight is None else weight[kept]
-        return self.estimator._rows(X, y, weight)
+        return self.units.rows(X, y, weight, self.intake.dtype)
 
     def outline(self) -> Iterator[bytes]:
         yield self.left_out.tobytes()
@@ -85,44 +69,35 @@ def _one_table(parts: list[Any]) -> Any:
     return pa.concat_tables(parts)
 
 
-def streamed_table(
-    estimator: Any,
-    source: Source,
-    fresh: bool,
-    classes: NDArray | None,
-    generator: torch.Generator,
-) -> Table:
+def streamed_table(intake: Intake, source: Source, generator: torch.Generator) -> Table:
     """Surveys a source in one pass: scales, targets, and a sample of its rows."""
-    settings, num_rows = estimator.get_params(deep=False), len(source)
+    settings, num_rows = intake.settings, len(source)
     num_held = count_held_out(num_rows, settings["validation_fraction"], settings["early_stopping"])
     num_inducing, num_residual = point_counts(settings, num_rows)
     wanted = num_held + max(KMEANS_ROWS, 10 * num_inducing, 2 * num_residual)
     seed = int(torch.randint(2**62, (), generator=generator))
     rng = np.random.default_rng(seed)
     chosen = rng.choice(num_rows, min(wanted, num_rows), replace=False)
-    taken, total = _survey(estimator, source, np.sort(chosen), fresh, classes)
-    sample = estimator._rows(*taken)
+    units, taken, total = _survey(intake, source, np.sort(chosen))
+    sample = units.rows(*taken, intake.dtype)
     order = torch.from_numpy(rng.permutation(len(sample)))
     held = sample.map(lambda t: t[order[:num_held]]) if num_held else None
     left_out = np.sort(np.sort(chosen)[order[:num_held]])
-    train = TableStream(estimator, source, left_out)
+    train = TableStream(intake, units, source, left_out)
     rest = sample.map(lambda t: t[order[num_held:]])
-    return Table(train, held, rest, sample, num_rows, total)
+    return Table(units, train, held, rest, sample, num_rows, total)
 
 
 def _survey(
-    estimator: Any,
-    source: Source,
-    chosen: NDArray[np.int64],
-    fresh: bool,
-    classes: NDArray | None,
-) -> tuple[tuple[Array, NDArray, Array | None], float]:
-    """Checks every row and learns the scales; the chosen rows, and the weight of all."""
+    intake: Intake, source: Source, chosen: NDArray[np.int64]
+) -> tuple[Units, tuple[Array, NDArray, Array | None], float]:
+    """Checks every row and learns the units; the chosen rows, and the weight of all."""
+    fresh, columns = intake.units is None, intake.units and intake.units.columns
     moments, survey, taken, total, start = None, None, [], 0.0, 0
     for number in range(len(source.sizes)):
         if not source.sizes[number]:
             continue
-        X, y, weight = _checked(estimator, source, number, fresh and not start)
+        X, y, weight, columns = _checked(intake, source, number, columns)
         total += len(X) if weight is None else float(weight.sum())
         rows = _inside(chosen, start, len(X))
         taken.append([None if part is None else part[rows] for part in (X, y, weight)])
@@ -133,28 +108,29 @@ def _survey(
             continue
         weighed = None if weight is None else weight[counts]
         with _said_where(source, number):
-            survey = estimator._survey_targets(y[counts], weighed, survey)
+            survey = intake.learner.survey(y[counts], weighed, survey)
             found = Moments.of(X[counts], weighed, "X")
         moments = found if moments is None else moments.merged(found)
     if not total:
         raise DataError("every sample_weight is zero; expected a positive one for some row")
-    if fresh:
+    units = intake.units
+    if units is None:
+        assert columns is not None
         assert moments is not None
-        estimator._learn_inputs(moments)
-        estimator._learn_targets(survey, classes)
+        units = intake.learn(columns, moments, survey)
     X, y, weight = zip(*taken, strict=True)
     weights = None if weight[0] is None else np.concatenate(weight)
-    return (np.concatenate(X), np.concatenate(y), weights), total
+    return units, (np.concatenate(X), np.concatenate(y), weights), total
 
 
 def _checked(
-    estimator: Any, source: Source, number: int, reset: bool
-) -> tuple[Array, NDArray, Array | None]:
+    intake: Intake, source: Source, number: int, columns: Columns | None
+) -> tuple[Array, NDArray, Array | None, Columns]:
     block: Block = source.read(number)
     with _said_where(source, number):
-        X = checked_table(estimator, block.X, reset)
-        y = estimator._checked_targets(block.y, len(X))
-        return X, y, checked_weight(block.weight, len(X), part=True)
+        X, columns = intake.check_inputs(block.X, columns)
+        y = intake.learner.check(block.y, len(X))
+        return X, y, checked_weight(block.weight, len(X), part=True), columns
 
 
 @contextmanager

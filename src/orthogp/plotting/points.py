@@ -23,7 +23,7 @@ def points_in_units(gp: Any) -> tuple[Points, Points]:
     The coupled basis has no γ: `(0, d)`.
     """
     check_is_fitted(gp)
-    scaling = gp._x_scaling
+    scaling = gp._fitted.units.inputs
 
     def in_units(points: Tensor) -> Points:
         return points.detach().double().cpu().numpy() * scaling.scale + scaling.shift

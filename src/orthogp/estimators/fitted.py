@@ -1,0 +1,89 @@
+"""All that a fit learns, in one object that never changes, and what it predicts of new rows."""
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from orthogp.bases import Predictor
+from orthogp.calibration import Calibration, LatentScales
+from orthogp.estimators.intake import Units
+from orthogp.estimators.scaling import Array
+from orthogp.estimators.targets import LabelTargets
+from orthogp.model import VariationalGP
+from orthogp.training import predict_in_chunks
+
+# Rows that a prediction looks at together: memory does not grow with the table.
+CHUNK_ROWS = 2**15
+# In units of a column's spread. So far away radial kernels have long forgotten the data, and the
+# squares of distances are still numbers.
+FARTHEST = 1e100
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What an estimator has learned; a fit builds it aside and puts it in place as its last act.
+
+    `predictor` is the model's posterior, condensed; `elbo` is in the units of y; `history` has one
+    dict a report; `steps` are those since the last fresh start.
+    """
+
+    units: Units
+    model: VariationalGP
+    predictor: Predictor
+    calibration: Calibration | LatentScales
+    elbo: float
+    history: tuple[dict[str, Any], ...]
+    steps: int
+
+    @staticmethod
+    def on(device: torch.device, model: VariationalGP, **others: Any) -> "Fitted":
+        """From all fields but the predictor, ready to predict on `device`."""
+        model = model.to(device)
+        return Fitted(model=model, predictor=model.predictor(), **others)
+
+    def portable(self) -> dict[str, Any]:
+        """All fields but the predictor, the model as a copy that needs no device."""
+        names = [field.name for field in fields(self) if field.name != "predictor"]
+        return {name: getattr(self, name) for name in names} | {"model": deepcopy(self.model).cpu()}
+
+    def attributes(self) -> dict[str, Any]:
+        """What scikit-learn and users expect to find on a fitted estimator, by name."""
+        columns, targets = self.units.columns, self.units.targets
+        found: dict[str, Any] = {
+            "model_": self.model,
+            "elbo_": self.elbo,
+            "history_": [dict(row) for row in self.history],
+            "n_iter_": self.steps,
+            "n_features_in_": columns.count,
+        }
+        if columns.names is not None:
+            found["feature_names_in_"] = columns.names
+        if isinstance(targets, LabelTargets):
+            found["classes_"] = targets.classes
+        return found
+
+    def placed(self, X: Array) -> Tensor:
+        """New rows where the model has its points."""
+        return self.units.inputs.standardise(X).clamp_(-FARTHEST, FARTHEST)
+
+    @torch.no_grad()
+    def for_rows(
+        self, X: Array, compute: Callable[[slice, Tensor, Tensor], Tensor]
+    ) -> NDArray[np.float64]:
+        """`compute(rows, mean, variance)` of the latents chunk by chunk, rows in the last axis."""
+        parts = [compute(*chunk).cpu() for chunk in self._latents(X)]
+        return torch.cat(parts, dim=-1).numpy()
+
+    def _latents(self, X: Array) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        stop = 0
+        for start in range(0, len(X), CHUNK_ROWS):
+            x = self.placed(X[start : start + CHUNK_ROWS])
+            for mean, variance in predict_in_chunks(self.model, x, self.predictor):
+                begin, stop = stop, stop + mean.shape[1]
+                yield slice(begin, stop), mean, variance

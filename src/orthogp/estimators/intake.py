@@ -1,0 +1,104 @@
+"""How rows come from a user's table to a model: checked, in the model's units, some held out."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from orthogp.estimators.checks import Columns, checked_table, checked_weight
+from orthogp.estimators.defaults import count_held_out
+from orthogp.estimators.scaling import Array, Moments, Scaling
+from orthogp.estimators.settings import torch_dtype
+from orthogp.estimators.targets import Learner, Targets
+from orthogp.team import current_team
+from orthogp.training import Rows, Stream
+
+
+@dataclass(frozen=True)
+class Units:
+    """Which columns and targets a model was fitted to, and how it sees them."""
+
+    columns: Columns
+    inputs: Scaling
+    targets: Targets
+
+    def rows(self, X: Array, y: NDArray, weight: Array | None, dtype: torch.dtype) -> Rows:
+        weights = None if weight is None else torch.tensor(weight, dtype=dtype)
+        rows = Rows(self.inputs.standardise(X, dtype), self.targets.encode(y), weights)
+        # What was finite in float64 need not be in float32.
+        rows.require_finite()
+        return rows
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a fit learns from.
+
+    Points are chosen from `sample`; the bound is taken on `judged`, all of the `num_rows` rows
+    together or a random sample of them; `weight` is that of all rows.
+    """
+
+    units: Units
+    train: Rows | Stream
+    held: Rows | None
+    sample: Rows
+    judged: Rows
+    num_rows: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class Intake:
+    """Takes in the rows of one fit of an estimator of this class with these settings.
+
+    `units` are those of the fit that this one goes on from; None for one that learns its own.
+    """
+
+    estimator: type
+    settings: Mapping[str, Any]
+    learner: Learner
+    units: Units | None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch_dtype(self.settings["dtype"])
+
+    def check_inputs(self, X: Any, columns: Columns | None) -> tuple[Array, Columns]:
+        """X as numbers; its columns must be the ones given, if any."""
+        return checked_table(self.estimator, X, columns)
+
+    def learn(self, columns: Columns, moments: Moments, survey: Any) -> Units:
+        """The units of a fresh fit to rows of these moments."""
+        scaled = self.settings["standardize"]
+        inputs = moments.scaling() if scaled else Scaling.none(columns.count)
+        return Units(columns, current_team().agree(inputs), self.learner.learn(survey))
+
+    def table(self, X: Any, y: Any, sample_weight: Any, generator: torch.Generator) -> Table:
+        """Rows in memory, and those of them that are held out."""
+        X, columns = self.check_inputs(X, self.units and self.units.columns)
+        y = self.learner.check(y, len(X))
+        weight = checked_weight(sample_weight, len(X))
+        if weight is not None:
+            counts = weight > 0
+            X, y, weight = X[counts], y[counts], weight[counts]
+        units = self.units
+        if units is None:
+            moments = Moments.of(X, weight, "X")
+            units = self.learn(columns, moments, self.learner.survey(y, weight, None))
+        rows = units.rows(X, y, weight, self.dtype)
+        train, held = hold_out(rows, self.settings, generator)
+        total = float(len(rows) if weight is None else weight.sum())
+        return Table(units, train, held, train, rows, len(rows), total)
+
+
+def hold_out(
+    rows: Rows, settings: Mapping[str, Any], generator: torch.Generator
+) -> tuple[Rows, Rows | None]:
+    """The rows to train on, and those to calibrate with and to stop early by, if any."""
+    count = count_held_out(len(rows), settings["validation_fraction"], settings["early_stopping"])
+    if count == 0:
+        return rows, None
+    order = torch.randperm(len(rows), generator=generator)
+    return rows.map(lambda t: t[order[count:]]), rows.map(lambda t: t[order[:count]])

@@ -1,0 +1,133 @@
+"""Targets: how they are checked and learned, and how a model sees them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.preprocessing import LabelEncoder
+from torch import Tensor
+
+from orthogp.errors import DataError
+from orthogp.estimators.checks import checked_labels, checked_targets, require_classes
+from orthogp.estimators.scaling import Array, Moments, Scaling
+from orthogp.likelihoods import RegressionLikelihood
+from orthogp.team import current_team
+
+# Labels in a refusal.
+MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class NumberTargets:
+    """Numbers in the units of the model; `single` says that y has one dimension."""
+
+    scaling: Scaling
+    single: bool
+
+    @property
+    def count(self) -> int:
+        return len(self.scaling.scale)
+
+    @property
+    def log_jacobian(self) -> float:
+        """log |∂(the model's y) / ∂(the user's y)| of one row."""
+        return -float(np.log(self.scaling.scale).sum())
+
+    def encode(self, y: NDArray) -> Tensor:
+        """Targets as the likelihood takes them."""
+        columns = y.reshape(len(y), -1).astype(np.float64)
+        if columns.shape[1] != self.count or (y.ndim == 1) != self.single:
+            raise DataError(f"y has shape {y.shape}; the first fit had {self.count} target(s)")
+        found = self.scaling.standardise(columns)
+        return found[:, 0] if self.single else found
+
+    def in_units(self, values: NDArray, shifted: bool = True) -> NDArray:
+        """Values `[c, n]` of the model as `(n,)` or `(n, t)` in the units of y."""
+        found = values.T * self.scaling.scale + (self.scaling.shift if shifted else 0.0)
+        return found[:, 0] if self.single else found
+
+
+@dataclass(frozen=True)
+class LabelTargets:
+    """Labels as their place among the classes."""
+
+    classes: NDArray
+
+    @property
+    def log_jacobian(self) -> float:
+        return 0.0
+
+    def encode(self, y: NDArray) -> Tensor:
+        """Targets as the likelihood takes them."""
+        encoder = LabelEncoder()
+        encoder.classes_ = self.classes
+        try:
+            return torch.from_numpy(encoder.transform(y).astype(np.int64))
+        except (ValueError, TypeError) as error:
+            known = set(self.classes.tolist())
+            unseen = dict.fromkeys(label for label in y.tolist() if label not in known)
+            named = ", ".join(f"{label!r:.60}" for label in list(unseen)[:MOST_NAMED])
+            raise DataError(
+                f"y has {len(unseen)} label(s) that are not among the classes: {named}; pass all "
+                "of them as classes to the first partial_fit, or fit anew"
+            ) from error
+
+
+@dataclass(frozen=True)
+class NumberLearner:
+    """Learns `NumberTargets`; `new_likelihood` makes a likelihood of so many targets."""
+
+    standardize: bool
+    new_likelihood: Callable[[int], RegressionLikelihood]
+
+    def check(self, y: Any, num_rows: int) -> NDArray:
+        return checked_targets(y, num_rows)
+
+    def survey(self, y: NDArray, weight: Array | None, before: Any) -> Any:
+        """What `learn` must know of these targets and of those surveyed before."""
+        columns = y.reshape(len(y), -1).astype(np.float64)
+        likelihood = self.new_likelihood(columns.shape[1])
+        if not likelihood.location:
+            likelihood.check_targets(torch.from_numpy(columns[:, 0] if y.ndim == 1 else columns))
+        found = Moments.of(columns, weight, "y")
+        return y.ndim, found if before is None else before[1].merged(found)
+
+    def learn(self, survey: Any) -> NumberTargets:
+        ndim, moments = survey
+        count = len(moments.mean)
+        scaled = self.standardize and self.new_likelihood(count).location
+        found = moments.scaling() if scaled else Scaling.none(count)
+        return NumberTargets(current_team().agree(found), ndim == 1)
+
+
+@dataclass(frozen=True)
+class LabelLearner:
+    """Learns `LabelTargets`; `classes` are all that may ever come, None for those of y."""
+
+    classes: NDArray | None
+
+    def check(self, y: Any, num_rows: int) -> NDArray:
+        return checked_labels(y, num_rows)
+
+    def survey(self, y: NDArray, weight: Array | None, before: Any) -> Any:
+        """What `learn` must know of these targets and of those surveyed before."""
+        require_classes(y)
+        found = np.asarray(LabelEncoder().fit(y).classes_)
+        return found if before is None else np.union1d(before, found)
+
+    def learn(self, survey: Any) -> LabelTargets:
+        given = self.classes
+        found = np.asarray(survey if given is None else LabelEncoder().fit(given).classes_)
+        if len(found) < 2:
+            raise DataError(
+                f"y has one class, {found.tolist()[0]!r}; a classifier needs samples of at least 2 "
+                "classes"
+            )
+        return LabelTargets(found)
+
+
+Targets = NumberTargets | LabelTargets
+Learner = NumberLearner | LabelLearner
