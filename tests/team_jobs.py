@@ -59,3 +59,15 @@ def train_stream(blocks: str):
     m = model(rows)
     fit(m, Blocks(rows, (200 // int(blocks),) * int(blocks)), settings())
     return contents(m)
+
+
+def train_with_prior():
+    """Runs on a kernel with a prior so narrow that only it counts, γ whole and in parts."""
+    from test_priors import with_prior
+
+    rows, ends = data(200, dtype=torch.float64), []
+    for columns in ({}, {"kl_columns": None, "shard_residual": True}):
+        m = with_prior(rows)
+        fit(m, rows, settings(**columns))
+        ends.append(contents(m))
+    return ends

@@ -4,7 +4,6 @@ import hashlib
 import json
 import struct
 
-import gpytorch
 import gpytorch.kernels as gk
 import gpytorch.likelihoods as gl
 import gpytorch.means as gm
@@ -190,14 +189,6 @@ def test_frozen_parameters_stay_frozen(tmp_path):
     back = round_trip(model, tmp_path / "m")
     frozen = {name for name, p in back.named_parameters() if not p.requires_grad}
     assert frozen == {"basis.beta", "likelihood.likelihood.noise_covar.raw_noise"}
-
-
-def test_priors_are_dropped(tmp_path):
-    prior = gpytorch.priors.GammaPrior(2.0, 3.0)
-    model = model_with(gk.ScaleKernel(gk.RBFKernel(lengthscale_prior=prior)))
-    back = round_trip(model, tmp_path / "m")
-    assert_same_predictions(model, back)
-    assert not list(back.covariance.kernel.named_priors())
 
 
 class Bent(gk.RBFKernel):

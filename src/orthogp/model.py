@@ -27,6 +27,7 @@ from orthogp.covariance import Covariance
 from orthogp.errors import ConfigurationError, DataError, OrthogpError
 from orthogp.likelihoods import Likelihood
 from orthogp.linalg import Factor, factorise_robustly
+from orthogp.priors import log_prior, registered_priors
 
 # Relative to the mean of diag K_β. float32 blocks carry errors that a smaller one would amplify.
 DEFAULT_JITTER = {torch.float32: 1e-5, torch.float64: 1e-6}
@@ -136,6 +137,14 @@ class VariationalGP(nn.Module):
         scale = 1.0 if num_rows is None else num_rows / (batch_rows or x.shape[0])
         expected, kl = scale * rows.sum(dtype=torch.float64), divergence()
         return Bound(expected - kl, expected, kl, q, factor, kept and kept(), stated)
+
+    def log_prior(self) -> Float[Tensor, ""]:
+        """log p(θ) under the priors registered on kernel, mean and likelihood; zero for none.
+
+        Training maximises the bound plus this.
+        """
+        priors = registered_priors(self)
+        return log_prior(priors) if priors else self.basis.beta.new_zeros((), dtype=torch.float64)
 
     def _require_inputs(self, x: Float[Tensor, "n d"]) -> None:
         expected = self.basis.beta.shape[1]

@@ -36,7 +36,8 @@ class Settings(BaseEstimator):
         n_inducing, n_residual: the sizes of β and γ, at most as many as distinct rows.
         basis: "orthogonal", "coupled" (ignores γ), "hybrid" or "decoupled".
         optimizer: "natural" or "adam", for q(f_β); hybrid and decoupled need "adam".
-        kernel: any GPyTorch kernel; None is Matérn-5/2 + RBF. It sees standardised columns.
+        kernel: any GPyTorch kernel; None is Matérn-5/2 + RBF. It sees standardised columns, and
+            so do the priors on its parameters, which count.
         ard: whether the default kernel has a lengthscale for every column.
         likelihood: a name, a GPyTorch likelihood or one of `orthogp.likelihoods`; None is Gaussian
             for the regressor, Bernoulli or softmax for the classifier.

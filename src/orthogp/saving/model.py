@@ -1,8 +1,7 @@
 """A model in one file: what it is made of as JSON, its tensors, and whatever its owner adds.
 
 Loading imports and runs nothing that the file names: known kernels, means and likelihoods are built
-from the list in `recipes`, and any other is passed in. Priors on hyperparameters, which the
-bound does not use, are not kept.
+from the list in `recipes`, with the priors on them, and any other is passed in.
 """
 
 from copy import deepcopy
@@ -33,7 +32,7 @@ from orthogp.saving.recipes import Tensors, is_number
 
 KIND = "model"
 # A minor version adds what an older reader may ignore; anything else is a major version.
-FORMAT = (1, 1)
+FORMAT = (1, 2)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Kernels, means and likelihoods as JSON and tensors, and back.
 
-A description is a type's name, its settings, the parts below it, and the constraints that say what
-its raw parameters mean.
+A description is a type's name, its settings, the parts below it, the constraints that say what
+its raw parameters mean, and the priors on them.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,6 +17,7 @@ from gpytorch.priors import Prior
 from torch import Tensor, nn
 
 from orthogp.errors import FileError
+from orthogp.saving.priors import describe_priors, register_priors, stranger
 from orthogp.saving.recipes import (
     CONSTANTS,
     CONSTRAINTS,
@@ -34,13 +35,17 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 def describe(module: nn.Module) -> Description:
     """The description of a module; of one that cannot be built from it, a class's name alone."""
     try:
-        description = {**_tree(module), "constraints": _constraints(module)}
+        description = {
+            **_tree(module),
+            "constraints": _constraints(module),
+            "priors": describe_priors(module),
+        }
         build(description, tensors_of(module), type(module))
     except Exception:
         # Whatever stood in the way, the module is then for the reader to bring.
         parts = (type(part) for _, part in _below(module, gpytorch.Module) if _is_part(part))
         strangers = [kind.__name__ for kind in parts if kind not in RECIPES]
-        return {"custom": (strangers or [type(module).__name__])[0]}
+        return {"custom": (strangers or [stranger(module) or type(module).__name__])[0]}
     return description
 
 
@@ -57,6 +62,11 @@ def build(description: Description, tensors: Tensors, kind: type[ModuleT]) -> Mo
     if _constraints(module) != description["constraints"]:
         raise FileError(f"not every constraint of {type(module).__name__} is described")
     fill(module, tensors)
+    # Files of format 1.1 and before have none.
+    priors = description.get("priors", [])
+    register_priors(module, priors)
+    if describe_priors(module) != priors:
+        raise FileError(f"the priors of {type(module).__name__} are not those described")
     return module
 
 

@@ -1,4 +1,4 @@
-"""The allow-list: which kernels, means, likelihoods and constraints a file may name.
+"""The allow-list: which kernels, means, likelihoods, constraints and priors a file may name.
 
 Sizes are read off the tensors of the file, so that it cannot claim one it does not hold; the few
 settings that no tensor shows have a range each.
@@ -12,6 +12,7 @@ from typing import Any
 import gpytorch.kernels as gk
 import gpytorch.likelihoods as gl
 import gpytorch.means as gm
+import gpytorch.priors as gp
 import torch
 from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
 from gpytorch.constraints.constraints import inv_sigmoid, inv_softplus, softplus
@@ -178,4 +179,31 @@ TRANSFORMS = {
     "sigmoid": {"transform": torch.sigmoid, "inv_transform": inv_sigmoid},
     "exp": {"transform": torch.exp, "inv_transform": torch.log},
     "none": {"transform": None, "inv_transform": None},
+}
+
+
+@dataclass(frozen=True)
+class PriorRecipe:
+    """A type of prior, and its numbers: the attribute that holds each, and the argument it is."""
+
+    make: Callable[..., gp.Prior]
+    values: Mapping[str, str]
+
+
+def _prior(make: type[gp.Prior], *names: str, **others: str) -> PriorRecipe:
+    return PriorRecipe(make, {name: name for name in names} | others)
+
+
+PRIORS = {
+    "NormalPrior": _prior(gp.NormalPrior, "loc", "scale"),
+    "LogNormalPrior": _prior(gp.LogNormalPrior, "loc", "scale"),
+    "HalfNormalPrior": _prior(gp.HalfNormalPrior, "scale"),
+    "HalfCauchyPrior": _prior(gp.HalfCauchyPrior, "scale"),
+    "HorseshoePrior": _prior(gp.HorseshoePrior, "scale"),
+    "GammaPrior": _prior(gp.GammaPrior, "concentration", "rate"),
+    "UniformPrior": _prior(gp.UniformPrior, low="a", high="b"),
+    "SmoothedBoxPrior": _prior(gp.SmoothedBoxPrior, "a", "b", "sigma"),
+    "MultivariateNormalPrior": _prior(
+        gp.MultivariateNormalPrior, "loc", _unbroadcasted_scale_tril="scale_tril"
+    ),
 }

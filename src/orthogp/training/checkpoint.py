@@ -13,6 +13,7 @@ from torch import Tensor
 from orthogp import files
 from orthogp.errors import FileError
 from orthogp.model import VariationalGP
+from orthogp.priors import registered_priors
 from orthogp.training.batches import Rows
 from orthogp.training.config import TrainingConfig
 from orthogp.training.streams import Stream
@@ -88,6 +89,9 @@ def fingerprint(model: VariationalGP, rows: Rows | Stream, config: TrainingConfi
     settings.pop("max_time")
     shapes = {name: list(value.shape) for name, value in model.state_dict().items()}
     outline = {"settings": settings, "model": repr(model), "shapes": shapes, "rows": len(rows)}
+    priors = {prior.name: prior.outline() for prior in registered_priors(model)}
+    if priors:
+        outline["priors"] = priors
     digest = hashlib.sha256(json.dumps(outline, sort_keys=True).encode())
     for part in rows.outline():
         digest.update(part)

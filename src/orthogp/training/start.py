@@ -12,9 +12,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orthogp.covariance import Covariance
+from orthogp.errors import NumericalError
 from orthogp.likelihoods import Gaussian
 from orthogp.likelihoods.targets import latents_first
 from orthogp.linalg import factorise, log_diagonal
+from orthogp.priors import RegisteredPrior, log_prior, registered_priors
 from orthogp.training.adam import Adam
 from orthogp.training.batches import Rows
 from orthogp.training.config import TrainingConfig
@@ -91,8 +93,9 @@ def start_hyperparameters(
         return 0.0 if others is None else log_density_of_others(covariance, noise(), few, others)
 
     before = density()
+    priors = registered_priors(covariance) + registered_priors(likelihood)
     # A NaN is above nothing.
-    sound = _climb(covariance, noise, few, parameters, steps) and density() >= before
+    sound = _climb(covariance, noise, few, priors, parameters, steps) and density() >= before
     with torch.no_grad():
         for parameter, old in zip(parameters, start, strict=True):
             parameter.grad = None
@@ -105,10 +108,11 @@ def _climb(
     covariance: Covariance,
     noise: Callable[[], Tensor],
     rows: Rows,
+    priors: Sequence[RegisteredPrior],
     parameters: Sequence[Tensor],
     steps: int,
 ) -> bool:
-    """Steps of Adam on the evidence of the rows; False where one led nowhere."""
+    """Steps of Adam on the evidence of the rows and log p(θ); False where one led nowhere."""
     config = TrainingConfig(
         max_steps=steps, learning_rate=LEARNING_RATE, schedule_warmup=steps // 10
     )
@@ -116,6 +120,10 @@ def _climb(
     adam = Adam(parameters, rate, BETA2)
     for step in range(steps):
         value = log_evidence(covariance, noise(), rows.x, y, rows.weight)
+        try:
+            value = value + log_prior(priors) if priors else value
+        except NumericalError:
+            return False
         if not value.isfinite():
             return False
         rate.fill_(config.learning_rate_at(step, step / steps))

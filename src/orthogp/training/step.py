@@ -14,6 +14,7 @@ from orthogp.branches import Branches, known, now, urgent_stream
 from orthogp.errors import ConfigurationError
 from orthogp.likelihoods import Conditional
 from orthogp.model import Bound, VariationalGP
+from orthogp.priors import log_prior, registered_priors, require_densities
 from orthogp.residual import (
     ScaledAdam,
     diagonal_rule,
@@ -58,6 +59,9 @@ class Step:
         q = getattr(model.basis, "q", None)
         self.natural = q if isinstance(q, NaturalGaussian) else None
         self._choose_parameters()
+        # Of hyperparameters that stay where they are a prior has nothing to say.
+        self.priors = registered_priors(model) if config.train_hyperparameters else ()
+        require_densities(self.priors)
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def _choose_parameters(self) -> None:
@@ -127,6 +131,7 @@ class Step:
             x, y, self.num_rows, self.columns, weight[0] if weight else None, self.batch_rows,
             robust=alone,
         )  # fmt: skip
+        prior = log_prior(self.priors) if self.priors else None
         moved = self.parameters if self.a_gamma is None else [*self.parameters, self.a_gamma]
         wanted = moved if self.natural is None else [bound.q.v, bound.q.S, *moved]
         branches = Branches(self.rates.device)
@@ -140,8 +145,8 @@ class Step:
             if alone:
                 ready = [done, known(bound.q.v), known(bound.q.S)]
         if alone:
-            branches.run(lambda: self._note(bound, bound.value.detach()), patient=True)
-        value, grads = self._differentiated(bound, wanted)
+            branches.run(lambda: self._note(bound, bound.value.detach(), prior), patient=True)
+        value, grads = self._differentiated(bound, prior, wanted)
         if not ready:
             branches.join()
         if natural is not None:
@@ -152,7 +157,7 @@ class Step:
         if ready:
             branches.join()
         if not alone:
-            self._note(bound, value)
+            self._note(bound, value, prior)
         for parameter, grad in zip(moved, grads, strict=True):
             parameter.grad = grad
         branches.run(self._move_residual)
@@ -163,20 +168,23 @@ class Step:
             self.adam.step()
         branches.join()
 
-    def _note(self, bound: Bound, value: Tensor) -> None:
+    def _note(self, bound: Bound, value: Tensor, prior: Tensor | None) -> None:
         if self.residual_adam is not None:
             self.residual_adam.count()
-        self.watch.note(bound, value)
+        self.watch.note(bound, value, prior)
 
     def _differentiated(
-        self, bound: Bound, wanted: Sequence[Tensor]
+        self, bound: Bound, prior: Tensor | None, wanted: Sequence[Tensor]
     ) -> tuple[Tensor, Sequence[Tensor]]:
-        """The bound of all processes' rows and the gradients of its negative."""
+        """The bound of all processes' rows; the gradients of minus the bound plus log p(θ)."""
         if self.team.size == 1:
-            return bound.value.detach(), torch.autograd.grad(bound.value, wanted, self.minus_one)
+            objective = bound.value if prior is None else bound.value + prior
+            return bound.value.detach(), torch.autograd.grad(objective, wanted, self.minus_one)
         # Every process has the whole KL and its own rows' expected log-likelihood.
         share = bound.expected_log_prob - bound.kl / self.team.size
-        grads = torch.autograd.grad(share, wanted, self.minus_one)
+        # So has it all of log p(θ).
+        objective = share if prior is None else share + prior / self.team.size
+        grads = torch.autograd.grad(objective, wanted, self.minus_one)
         # Those of this process's part of γ are whole already.
         own = self._own_part()
         common = [grad for t, grad in zip(wanted, grads, strict=True) if t not in own]
@@ -204,6 +212,8 @@ class Step:
 
         Reads the device. A state without a fault is one that the next step can start from.
         """
+        if self.priors and log_prior(self.priors).isneginf():
+            return "a prior has no density at the value of its parameter"
         cause = self.watch.cause()
         if cause is not None:
             return cause
@@ -257,11 +267,12 @@ class Step:
 
     @property
     def capturable(self) -> bool:
-        # GPyTorch's own kernels and conditionals compare tensors on the host.
+        # GPyTorch's own kernels, conditionals and priors compare tensors on the host.
         return (
             self.model.basis.beta.is_cuda
             and self.model.covariance.fused
             and not isinstance(self.model.likelihood, Conditional)
+            and not self.priors
             and self.config.residual_rule != "exact"
         )
 

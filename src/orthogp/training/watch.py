@@ -38,15 +38,16 @@ class Watch:
         self.total = torch.zeros((), dtype=torch.float64, device=device)
         self.mean_kl = torch.zeros_like(self.total)
         self.failed = torch.zeros(len(CAUSES), dtype=torch.bool, device=device)
-        # The bound of the first step ever and of the last one, to tell a run that diverges.
+        # What is maximised, at the first step ever and at the last, to tell a run that diverges.
         self.first = torch.full_like(self.total, math.nan)
         self.latest = torch.zeros_like(self.total)
 
-    def note(self, bound: Bound, value: Tensor) -> None:
-        """What is to be said of a step before its gradients are known."""
+    def note(self, bound: Bound, value: Tensor, prior: Tensor | None = None) -> None:
+        """What is to be said of a step before its gradients are known; `prior` is log p(θ)."""
         self.total += value
-        self.latest.copy_(value)
-        self.first.copy_(torch.where(self.first.isnan(), value, self.first))
+        objective = value if prior is None else value + prior.detach()
+        self.latest.copy_(objective)
+        self.first.copy_(torch.where(self.first.isnan(), objective, self.first))
         self.mean_kl.lerp_(bound.kl.detach(), 1.0 / KL_MEMORY)
         lost = self.mean_kl < -NEGATIVE_KL * self.num_rows
         found = torch.cat([bound.failures, lost.unsqueeze(0)])
