@@ -1,5 +1,7 @@
 """The regressor: units, distributions, weights, several targets, odd data."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils import check_random_state
 
-from orthogp import OrthogonalGPRegressor, OrthogpError
+from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, OrthogpError
 from orthogp.estimators import defaults
 from orthogp.estimators import fitted as fitted_module
 from orthogp.estimators.intake import hold_out
@@ -376,3 +378,24 @@ def test_a_summary_is_what_its_parts_are(targets):
     for found, expected in zip((mean, std), gp.predict(X, return_std=True), strict=True):
         np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(quantiles, gp.predict_quantiles(X, [0.1, 0.8]))
+
+
+def nothing_learned(estimator, X, y) -> bool:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        estimator.fit(X, y)
+    return any("no better than a constant" in str(w.message) for w in caught)
+
+
+@pytest.mark.parametrize("rows", [300, 1200])
+def test_a_fit_that_learned_nothing_says_so(rows):
+    rng = np.random.default_rng(0)
+    X, noise = rng.normal(size=(rows, 3)), rng.normal(size=rows)
+    quick = {"n_inducing": 20, "n_residual": 20, "max_steps": 30, "random_state": 0}
+    assert not nothing_learned(OrthogonalGPRegressor(**quick), X, X[:, 0] + 0.1 * noise)
+    still = quick | {"optimizer": "adam", "learning_rate": 1e-9}
+    assert nothing_learned(OrthogonalGPRegressor(**still), X, X[:, 0] + 0.1 * noise)
+    assert nothing_learned(OrthogonalGPClassifier(**still), X, X[:, 0] + 0.1 * noise > 0)
+    assert not nothing_learned(OrthogonalGPClassifier(**quick), X, X[:, 0] + 0.1 * noise > 0)
+    # There is nothing that a constant could miss.
+    assert not nothing_learned(OrthogonalGPRegressor(**quick), X, np.ones(rows))

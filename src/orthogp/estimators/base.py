@@ -1,5 +1,7 @@
 """What the regressor and the classifier share: building a model, and training it."""
 
+import math
+import warnings
 from abc import abstractmethod
 from copy import deepcopy
 from dataclasses import asdict, replace
@@ -44,9 +46,13 @@ from orthogp.training import (
     Rows,
     TrainingConfig,
     full_bound,
+    gain_over_constant,
     predict_in_chunks,
     start_hyperparameters,
 )
+
+# A fit is compared with a constant at so many rows, and is to be better by so many nats a row.
+JUDGED_ROWS, LEAST_GAIN = 2000, 5e-4
 
 
 @no_type_check
@@ -134,6 +140,8 @@ class OrthogonalGP(Persistent):
         # A look at thousands of rows at every report is worth its time only to stop early.
         judges = held if self.early_stopping else None
         result = training.fit(model, train, config, judges, callbacks, self.checkpoint_dir)
+        if team.leads:
+            _warn_if_nothing_learned(model, table.judged if held is None else held)
         if held is not None:
             found = self._calibrate(model.likelihood, held.y, *_latents(model, held))
             calibration = team.agree(found)
@@ -228,6 +236,20 @@ def _table(intake: Intake, X: Any, y: Any, sample_weight: Any, generator: torch.
     if is_large(source):
         return streamed_table(intake, source, generator)
     return intake.table(*loaded(source), generator)
+
+
+def _warn_if_nothing_learned(model: VariationalGP, rows: Rows) -> None:
+    """Warns of a fit that predicts rows, at best held-out ones, no better than a constant does."""
+    rows = rows.map(lambda t: t[:: math.ceil(len(rows) / JUDGED_ROWS)])
+    varies = bool((rows.y != rows.y[:1]).any())
+    # Written so that NaN counts as nothing learned.
+    if varies and not gain_over_constant(model, rows) > LEAST_GAIN:
+        warnings.warn(
+            "the fit predicts y no better than a constant would: either X says nothing about y, or "
+            "training did not find what it says; try more steps (max_steps), a smaller "
+            "learning_rate, fewer points (n_inducing, n_residual), or a kernel that suits the data",
+            stacklevel=5,
+        )
 
 
 def _latents(model: VariationalGP, rows: Rows) -> tuple[Tensor, Tensor]:

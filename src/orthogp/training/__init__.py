@@ -3,7 +3,12 @@
 from orthogp.training.batches import Rows
 from orthogp.training.callbacks import CsvHistory, Event, JsonlHistory, Report, TensorBoard
 from orthogp.training.config import TrainingConfig
-from orthogp.training.evaluate import full_bound, held_out_log_density, predict_in_chunks
+from orthogp.training.evaluate import (
+    full_bound,
+    gain_over_constant,
+    held_out_log_density,
+    predict_in_chunks,
+)
 from orthogp.training.loop import Result, fit
 from orthogp.training.progress import ProgressBar
 from orthogp.training.start import start_hyperparameters
@@ -22,6 +27,7 @@ __all__ = [
     "TrainingConfig",
     "fit",
     "full_bound",
+    "gain_over_constant",
     "held_out_log_density",
     "predict_in_chunks",
     "start_hyperparameters",

@@ -106,6 +106,21 @@ def held_out_log_density(model: VariationalGP, rows: Rows) -> float:
     return float(total) / len(rows)
 
 
+@torch.no_grad()
+def gain_over_constant(model: VariationalGP, rows: Rows) -> float:
+    """How much more likely rows are than if the latent mean were the same everywhere.
+
+    The mean over the rows, in nats; variances stay as they are. Zero or less where the model has
+    found nothing in x that says anything about y.
+    """
+    device = model.basis.beta.device
+    parts = zip(*predict_in_chunks(model, rows.x), strict=True)
+    mean, variance = (torch.cat(part, dim=1) for part in parts)
+    y, constant = rows.y.to(device), mean.mean(1, keepdim=True).expand_as(mean)
+    density = model.likelihood.log_density
+    return float((density(y, mean, variance) - density(y, constant, variance)).mean())
+
+
 def _in_memory(
     parts: Iterable[T], rows: int, device: torch.device, work: Callable[[T], U]
 ) -> Iterator[U]:
