@@ -24,7 +24,7 @@ import reference
 from orthogp.covariance import Covariance
 from orthogp.errors import ConfigurationError
 from orthogp.optimum import exact_regression
-from orthogp.strategy import OrthogonalVariationalStrategy
+from orthogp.strategy import OrthogonalVariationalStrategy, factor_of_base
 from problems import default_sum, make_model, problem, reference_terms, to_numpy
 from strategies import (
     JITTER,
@@ -384,3 +384,8 @@ def test_the_examples_in_the_documentation_run():
     assert names["prediction"].mean.shape == (10,)
     moved = [p for o in ("ngd", "adam") for p in names[o].param_groups[0]["params"]]
     assert len(moved) == len(list(names["model"].parameters()))
+
+
+def test_a_base_without_its_private_factor_costs_a_factorisation():
+    K = torch.eye(3).double() + 0.5
+    torch.testing.assert_close(factor_of_base(object(), K), torch.linalg.cholesky(K))

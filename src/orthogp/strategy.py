@@ -9,6 +9,8 @@ The covariance is the base's own. GPyTorch's names stay: `inducing_points` are �
 `DeltaVariationalDistribution` is a_γ, and a `state_dict` has the keys of GPyTorch's own strategy.
 """
 
+from typing import Any
+
 import torch
 from gpytorch.distributions import Delta, MultivariateNormal  # pyright: ignore
 from gpytorch.lazy import LazyEvaluatedKernelTensor
@@ -19,11 +21,12 @@ from gpytorch.variational import (
     NNVariationalStrategy,
     UnwhitenedVariationalStrategy,
     VariationalStrategy,
+    _VariationalDistribution,
+    _VariationalStrategy,
 )
-from gpytorch.variational._variational_distribution import _VariationalDistribution
-from gpytorch.variational._variational_strategy import _VariationalStrategy
 from jaxtyping import Float
 from linear_operator import LinearOperator, to_dense, to_linear_operator
+from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor, nn
 from torch.distributions.kl import register_kl
 from torch.utils.checkpoint import checkpoint
@@ -137,8 +140,7 @@ class OrthogonalVariationalStrategy(_VariationalStrategy):
         products = _product(K[..., : n + b, n + b :], a_gamma)
         at_x, at_beta = products.split([n, b], dim=-1)
         K_b = to_linear_operator(K[..., n : n + b, n : n + b]).add_jitter(base.jitter_val)
-        # The base keeps the factor of this step: K_b is evaluated only where there is none yet.
-        L = base._cholesky_factor(K_b).to_dense()
+        L = factor_of_base(base, K_b)
         weights = torch.cholesky_solve(at_beta.unsqueeze(-1).to(L.dtype), L).squeeze(-1)
         return at_x - _product(K[..., :n, n : n + b], weights.to(at_x.dtype))
 
@@ -212,6 +214,17 @@ class NaturalSteps(torch.optim.Optimizer):
         moved = natural_step(q, v, grad_v, grad_S, tau)
         vector.copy_(moved.precision_mean.reshape_as(vector))
         matrix.copy_(-0.5 * moved.precision.reshape_as(matrix))
+
+
+def factor_of_base(base: Any, K_b: LinearOperator | Tensor) -> Tensor:
+    """The Cholesky factor of K_β: the one that the base has computed in this step, if it has.
+
+    GPyTorch keeps it behind a private method; a version without one costs a factorisation.
+    """
+    cached = getattr(base, "_cholesky_factor", None)
+    if cached is not None:
+        return to_dense(cached(K_b))
+    return psd_safe_cholesky(to_dense(K_b).double())
 
 
 def _checked_base(
