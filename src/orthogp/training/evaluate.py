@@ -11,7 +11,6 @@ from orthogp.bases import Basis, Predictor, marginals
 from orthogp.errors import NumericalError
 from orthogp.model import VariationalGP
 from orthogp.training.batches import ColumnSampler, Rows
-from orthogp.training.memory import kept_pages
 from orthogp.training.streams import Stream
 
 T = TypeVar("T", Tensor, Rows)
@@ -87,8 +86,7 @@ def predict_in_chunks(
     def predict(part: Tensor) -> tuple[Tensor, Tensor]:
         return model.predict(part.to(device), predictor)
 
-    with kept_pages():
-        yield from _in_memory([x], prediction_rows(model.basis), device, predict)
+    yield from _in_memory([x], prediction_rows(model.basis), device, predict)
 
 
 @torch.no_grad()

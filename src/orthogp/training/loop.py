@@ -11,7 +11,6 @@ from orthogp.training.batches import Rows
 from orthogp.training.callbacks import Callback, Report
 from orthogp.training.config import TrainingConfig
 from orthogp.training.evaluate import held_out_log_density
-from orthogp.training.memory import kept_pages
 from orthogp.training.run import Run
 from orthogp.training.sharing import collect
 from orthogp.training.streams import Stream
@@ -44,9 +43,8 @@ def fit(
     and with `config.patience` the run stops after that many reports without a better one and
     returns to the best.
     """
-    with kept_pages():
-        run = Run(model, rows, config, validation, callbacks, checkpoint_dir, checkpoint_seconds)
-        return _train(run)
+    run = Run(model, rows, config, validation, callbacks, checkpoint_dir, checkpoint_seconds)
+    return _train(run)
 
 
 def _train(run: Run) -> Result:

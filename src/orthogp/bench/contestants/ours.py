@@ -7,7 +7,6 @@ import orthogp
 from orthogp.likelihoods import Gaussian
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.training import Rows, TrainingConfig, predict_in_chunks
-from orthogp.training.memory import kept_pages
 from orthogp.training.run import Run
 
 from .contract import Data, Setup
@@ -42,9 +41,6 @@ class Model:
             residual_step=setup.learning_rate / crowd,
         )
         rows = Rows(torch.from_numpy(data.x), torch.from_numpy(data.y))
-        # As `fit` does, for as long as this process lives.
-        self.pages = kept_pages()
-        self.pages.__enter__()
         self.run = Run(self.model, rows, config, None, (), None, 0.0)
         self.test = torch.from_numpy(data.test).to(setup.device)
         self.chunk_rows = max(1, setup.test_rows)
