@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from functools import partial
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 import gpytorch
+import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -21,7 +23,7 @@ from gpytorch.kernels import (
 import reference
 from orthogp import radial
 from orthogp.covariance import GENERIC_TILE, Covariance
-from orthogp.errors import ConfigurationError
+from orthogp.errors import ConfigurationError, DataError
 from problems import default_sum, reference_terms
 
 TOLERANCE = {
@@ -291,3 +293,59 @@ def test_a_device_on_which_triton_cannot_compile_takes_the_plain_way(monkeypatch
     with pytest.warns(UserWarning, match="C compiler"):
         assert radial._on_device(torch.device("cpu")) is None
     radial._on_device.cache_clear()
+
+
+def table(rows: int, dims: int = 3, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return points(rows, dims, dtype, rows)
+
+
+WIDE = torch.float64
+# x, z, a, and a word of what is said; without a it is a block.
+MISFITS = {
+    "z of another dtype": (table(4), table(5, dtype=WIDE), None, "dtype"),
+    "x of another dtype": (table(4, dtype=WIDE), table(5), None, "dtype"),
+    "a of another dtype": (table(4), table(5), table(2, 5, WIDE), "dtype"),
+    "whole numbers": (table(4).long(), table(5).long(), None, "dtype"),
+    "z of another width": (table(4), table(5, 2), None, "columns"),
+    "x of another width": (table(4, 1), table(5), None, "columns"),
+    "both of another width": (table(4, 2), table(5, 2), None, "lengthscales"),
+    "a too short": (table(4), table(5), table(2, 4), "each of the 5"),
+    "a too long": (table(4), table(5), table(2, 6), "each of the 5"),
+    "a of one column": (table(4), table(5), table(2, 1), "each of the 5"),
+    "a without rows for latents": (table(4), table(5), torch.ones(5), "each of the 5"),
+    "z on another device": (table(4), table(5).to("meta"), None, "device"),
+    "a on another device": (table(4), table(5), table(2, 5).to("meta"), "device"),
+    "one point without its axis": (torch.ones(3), table(5), None, "tables"),
+}
+
+
+@pytest.fixture
+def unchecked_annotations():
+    """As users have it: their shapes are not checked by the suite's type checker."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.mark.usefixtures("both_ways", "unchecked_annotations")
+@pytest.mark.parametrize("path", ["fused", "generic"])
+@pytest.mark.parametrize("misfit", MISFITS)
+def test_points_that_do_not_fit_are_refused(misfit, path):
+    x, z, a, word = MISFITS[misfit]
+    kernel = default_sum(3, ard=True)
+    covariance = Covariance(kernel)
+    if path == "generic":
+        if word == "lengthscales":
+            pytest.skip("GPyTorch's own kernels look themselves")
+        covariance = Covariance(kernel + RQKernel())
+    call = covariance.block if a is None else partial(covariance.matvec, a=a)
+    with pytest.raises(DataError, match=word):
+        call(x, z)
+
+
+@pytest.mark.usefixtures("both_ways", "unchecked_annotations")
+@pytest.mark.parametrize("method", ["diagonal", "own_block"])
+def test_points_of_another_width_than_the_lengthscales_are_refused(method):
+    covariance = Covariance(default_sum(3, ard=True))
+    with pytest.raises(DataError, match="lengthscales"):
+        getattr(covariance, method)(table(4, 1))

@@ -10,6 +10,7 @@ import torch
 
 from orthogp import radial
 from orthogp.covariance import Covariance
+from orthogp.errors import DataError
 from problems import default_sum
 
 compiled = pytest.importorskip("orthogp.radial.compiled")
@@ -139,6 +140,41 @@ def test_layouts_of_the_inputs_do_not_matter(ard):
         out = compiled.Block.apply(leaf, z, inverse, scale, families)
         grads.append(torch.autograd.grad(out, leaf, p)[0])
     assert torch.equal(*grads)
+
+
+@pytest.mark.parametrize("field", ["x", "z", "a", "inverse", "scale"])
+@pytest.mark.parametrize("fault", ["dtype", "shape", "device"])
+def test_no_address_of_a_tensor_that_does_not_fit_is_handed_on(field, fault):
+    names = ("x", "z", "a", "inverse", "scale")
+    given = dict(zip(names, inputs(6, 5, 3, torch.float32, 2, True), strict=True))
+    wrong = given[field].detach()
+    if fault == "dtype":
+        given[field] = wrong.double()
+    else:
+        given[field] = wrong[..., :-1].contiguous() if fault == "shape" else wrong.to("meta")
+    with pytest.raises(DataError):
+        compiled.Matvec.apply(*given.values(), ("matern52", "rbf"))
+    del given["a"]
+    if field != "a":
+        with pytest.raises(DataError):
+            compiled.Block.apply(*given.values(), ("matern52", "rbf"))
+
+
+@pytest.mark.parametrize("fault", ["dtype", "shape", "device", "layout"])
+@pytest.mark.parametrize("field", ["P", "g"])
+def test_nor_that_of_a_gradient(field, fault):
+    x, z, a, inverse, scale = (t.detach() for t in inputs(6, 5, 3, torch.float32, 2, False))
+    terms = compiled._Terms(x, z, a if field == "g" else None, inverse, scale, ALL[:2])
+    right = torch.ones(2, 6) if field == "g" else torch.ones(6, 5)
+    wrong = {
+        "dtype": right.double(), "shape": right[1:], "device": right.to("meta"),
+        "layout": right.mT.contiguous().mT,
+    }  # fmt: skip
+    found = compiled._Gradients(terms, True, True)
+    (job,) = terms.jobs()
+    found.add(job, **{field: right})
+    with pytest.raises(DataError, match=field):
+        found.add(job, **{field: wrong[fault]})
 
 
 def everything(given, families):

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from orthogp import radial
 from orthogp.errors import ConfigurationError
 from orthogp.radial import tiled
+from orthogp.radial.checks import check_points
 from orthogp.radial.terms import Reading, radial_terms
 
 GENERIC_TILE = {"cpu": 2**20, "cuda": 2**24}
@@ -42,6 +43,9 @@ class Covariance(nn.Module):
             )
         self.kernel = kernel
         self.terms = radial_terms(kernel)
+        lengthscales = [term.kernel.ard_num_dims for term in self.terms or ()]
+        # How many inputs a kernel with a lengthscale for each is for.
+        self._width = next((count for count in lengthscales if count not in (None, 1)), None)
         # By thread: several may predict with one model.
         self._held: dict[int, Reading] = {}
 
@@ -79,6 +83,7 @@ class Covariance(nn.Module):
 
     def block(self, x: Float[Tensor, "n d"], z: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
         """K_xz."""
+        check_points(x, z, width=self._width)
         if self.terms is None:
             return self._generic_block(x, z)
         whole = radial.at_once(x)
@@ -99,6 +104,7 @@ class Covariance(nn.Module):
 
         A point's share as a row is then its share as a column, and one of them is enough.
         """
+        check_points(x, x, width=self._width)
         if self.terms is None:
             return self._generic_block(x, x)
         whole = radial.at_once(x)
@@ -111,6 +117,7 @@ class Covariance(nn.Module):
 
     def diagonal(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """k(x_i, x_i) for every row."""
+        check_points(x, x, width=self._width)
         if self.terms is None:
             return self._call_dense(x, x, diagonal=True)
         reading = self._reading()
@@ -124,6 +131,7 @@ class Covariance(nn.Module):
         self, x: Float[Tensor, "n d"], z: Float[Tensor, "m d"], a: Float[Tensor, "c m"]
     ) -> Float[Tensor, "c n"]:
         """K_xz a_c for every latent function c, in memory that does not grow with n · m."""
+        check_points(x, z, a, self._width)
         if self.terms is None:
             return self._generic_matvec(x, z, a)
         whole = radial.at_once(x)

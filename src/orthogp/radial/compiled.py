@@ -5,7 +5,6 @@ kernels with a lengthscale for each input is still a single pass. Distances are 
 differences: nothing cancels.
 """
 
-import ctypes
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -14,16 +13,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from orthogp.radial import threads
-from orthogp.radial.functions import function
-from orthogp.radial.kernels import FIELDS, Kind, piece
+from orthogp.radial.checks import check_points
+from orthogp.radial.job import Job
+from orthogp.radial.kernels import Kind, piece
 
 # Columns whose sums are held at a time: memory does not grow with them.
 TILE_COLUMNS = 2**13
 # Rows are cut into this many tasks, whatever the number of threads: so are the sums.
 TASKS = 16
-# Fewer entries than this are done before a second thread has begun.
-SMALLEST_SHARED = 2**13
 
 
 class Block(torch.autograd.Function):
@@ -33,8 +30,8 @@ class Block(torch.autograd.Function):
     def forward(ctx, x, z, inverse, scale, families):
         terms = ctx.terms = _Terms(x, z, None, inverse, scale, families)
         out = x.new_empty(x.shape[0], z.shape[0])
-        for tile in terms.tiles():
-            tile.run(terms.kind, out=_at(out, tile.left))
+        for job in terms.jobs():
+            job.run(terms.kind, out=out)
         return out
 
     @staticmethod
@@ -43,8 +40,8 @@ class Block(torch.autograd.Function):
         P = grad_outputs[0].contiguous()
         needed = ctx.needs_input_grad
         found = _Gradients(ctx.terms, *needed[:2])
-        for tile in ctx.terms.tiles():
-            found.add(tile, P=_at(P, tile.left))
+        for job in ctx.terms.jobs():
+            found.add(job, P=P)
         return found.x(), found.z(), *found.hyper(), None
 
 
@@ -55,8 +52,8 @@ class Matvec(torch.autograd.Function):
     def forward(ctx, x, z, a, inverse, scale, families):
         terms = ctx.terms = _Terms(x, z, a, inverse, scale, families)
         out = a.new_zeros(a.shape[0], x.shape[0])
-        for tile in terms.tiles():
-            tile.run(terms.kind, out=out.data_ptr())
+        for job in terms.jobs():
+            job.run(terms.kind, out=out)
         return out
 
     @staticmethod
@@ -65,62 +62,43 @@ class Matvec(torch.autograd.Function):
         g = grad_outputs[0].contiguous()
         needed = ctx.needs_input_grad
         found = _Gradients(ctx.terms, *needed[:2])
-        for tile in ctx.terms.tiles():
-            found.add(tile, g=g.data_ptr())
+        for job in ctx.terms.jobs():
+            found.add(job, g=g)
         return found.x(), found.z(), found.a(), *found.hyper(), None
-
-
-class _Job(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in FIELDS]
 
 
 class _Terms:
     """The points, and the sum."""
 
     def __init__(self, x, z, a, inverse, scale, families: tuple[str, ...]):
+        check_points(x, z, a)
         ard = inverse.shape[1] > 1
         self.kind = _kind(families, x.dtype == torch.float64, ard, a is None)
         self.inverse, self.scale, self.a = inverse.contiguous(), scale.contiguous(), a
         self.x, self.z, self.rho = x.contiguous(), z, inverse.square().contiguous()
-        self._only: _Tile | None = None
+        self.tasks = min(TASKS, x.shape[0])
+        self._only: Job | None = None
 
-    def tiles(self) -> Iterator["_Tile"]:
+    def jobs(self) -> Iterator[Job]:
+        """Tile after tile, each with all rows and some columns of the block."""
         count = self.z.shape[0] if self.x.shape[0] else 0
         if 0 < count <= TILE_COLUMNS:
             # Packed once for both directions; of many tiles only one is held at a time.
-            self._only = _Tile(self, 0, count) if self._only is None else self._only
+            self._only = self._job(0, count) if self._only is None else self._only
             yield self._only
             return
         for left in range(0, count, TILE_COLUMNS):
-            yield _Tile(self, left, min(TILE_COLUMNS, count - left))
+            yield self._job(left, min(TILE_COLUMNS, count - left))
 
-
-class _Tile:
-    """All rows and some columns of a block."""
-
-    def __init__(self, terms: _Terms, left: int, columns: int):
-        rows = terms.x.shape[0]
-        step = piece(terms.kind.double)
-        self.left, self.columns, self.width = left, columns, -(-columns // step) * step
-        self.tasks = min(TASKS, rows)
-        self.counter = ctypes.c_int64(0)
-        self.threads = torch.get_num_threads() if rows * columns >= SMALLEST_SHARED else 1
-        z = _padded(terms.z[left : left + columns].mT, self.width)
-        a = None if terms.a is None else _padded(terms.a[:, left : left + columns], self.width)
-        self.held = z, a
-        self.job = _Job(
-            next=ctypes.addressof(self.counter), x=terms.x.data_ptr(), z=z.data_ptr(),
-            a=0 if a is None else a.data_ptr(), rho=terms.rho.data_ptr(),
-            scale=terms.scale.data_ptr(), rows=rows, columns=columns, dims=terms.x.shape[1],
-            width=self.width, stride=terms.z.shape[0], latents=0 if a is None else a.shape[0],
-            tasks=self.tasks,
+    def _job(self, left: int, columns: int) -> Job:
+        step = piece(self.kind.double)
+        right, width = left + columns, -(-columns // step) * step
+        z = _padded(self.z[left:right].mT, width)
+        a = None if self.a is None else _padded(self.a[:, left:right], width)
+        return Job(
+            self.kind, self.x, z, a, self.rho, self.scale, left=left, columns=columns,
+            stride=self.z.shape[0], tasks=self.tasks,
         )  # fmt: skip
-
-    def run(self, kind: Kind, **addresses: int) -> None:
-        for name, address in addresses.items():
-            setattr(self.job, name, address)
-        self.counter.value = 0
-        threads.run(function(kind), ctypes.addressof(self.job), self.threads)
 
 
 class _Gradients:
@@ -136,24 +114,23 @@ class _Gradients:
         self.of_a: list[Tensor] = []
         # One number sums millions of terms: in double, whatever the blocks are in.
         size = len(kind.families) * (2 + (terms.x.shape[1] if kind.ard else 0))
-        self.wide = terms.scale.new_zeros(TASKS, size, dtype=torch.float64)
+        self.wide = terms.scale.new_zeros(terms.tasks, size, dtype=torch.float64)
 
-    def add(self, tile: _Tile, **addresses: int) -> None:
+    def add(self, job: Job, **given: Tensor) -> None:
         x, kind = self.terms.x, self.kind
-        inputs = x.shape[1] if kind.columns_needed else 0
-        latents = 0 if kind.dense else len(self.terms.a)
-        # What every task adds to z, then what it adds to a.
-        parts = x.new_zeros(inputs + latents, tile.tasks, tile.width)
-        tile.run(
-            kind, grad_x=0 if self.of_x is None else self.of_x.data_ptr(), grad_z=parts.data_ptr(),
-            grad_a=_at(parts, inputs * tile.tasks * tile.width), sums=self.wide.data_ptr(),
-            **addresses,
-        )  # fmt: skip
-        total = parts.sum(1)[:, : tile.columns]
-        if inputs:
-            self.of_z.append(total[:inputs].mT)
-        if latents:
-            self.of_a.append(total[inputs:])
+        tensors = given | {"sums": self.wide}
+        if self.of_x is not None:
+            tensors["grad_x"] = self.of_x
+        # What every task adds to z, and to a.
+        if kind.columns_needed:
+            tensors["grad_z"] = x.new_zeros(x.shape[1], job.tasks, job.width)
+        if not kind.dense:
+            tensors["grad_a"] = x.new_zeros(len(self.terms.a), job.tasks, job.width)
+        job.run(kind, **tensors)
+        if kind.columns_needed:
+            self.of_z.append(tensors["grad_z"].sum(1)[:, : job.columns].mT)
+        if not kind.dense:
+            self.of_a.append(tensors["grad_a"].sum(1)[:, : job.columns])
 
     def x(self) -> Tensor | None:
         return self.of_x
@@ -189,8 +166,3 @@ def _padded(rows: Tensor, width: int) -> Tensor:
     out = rows.new_zeros(rows.shape[0], width)
     out[:, : rows.shape[1]] = rows
     return out
-
-
-def _at(tensor: Tensor, index: int) -> int:
-    """The address of a number."""
-    return tensor.data_ptr() + index * tensor.element_size()

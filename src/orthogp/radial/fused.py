@@ -13,6 +13,9 @@ import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from orthogp.errors import DataError
+from orthogp.radial.checks import check_points
+
 FAMILY_CODES = {"rbf": 0, "matern12": 1, "matern32": 2, "matern52": 3}
 # K and Q of a float32 tile together fit the second-level cache of a large device.
 TILE_ELEMENTS = 2**22
@@ -26,7 +29,7 @@ class Block(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, z, inverse, scale, families):
-        terms = ctx.terms = _Terms(x, z, inverse, scale, families)
+        terms = ctx.terms = _Terms(x, z, None, inverse, scale, families)
         K = x.new_empty(x.shape[0], z.shape[0])
         terms.launch(slice(0, z.shape[0]), K=K)
         return K
@@ -47,7 +50,7 @@ class Matvec(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, z, a, inverse, scale, families):
-        terms = _Terms(x, z, inverse, scale, families)
+        terms = _Terms(x, z, a, inverse, scale, families)
         ctx.terms, ctx.a = terms, a
         out = None
         for columns in _chunks(x, z):
@@ -83,7 +86,13 @@ class _Terms:
     Its own are the points over its lengthscales.
     """
 
-    def __init__(self, x, z, inverse, scale, families: tuple[str, ...]):
+    def __init__(self, x, z, a, inverse, scale, families: tuple[str, ...]):
+        check_points(x, z, a, width=inverse.shape[1] if inverse.shape[1] > 1 else None)
+        if scale.dtype != x.dtype or scale.device != x.device:
+            raise DataError(
+                f"the points are {x.dtype} on {x.device}, the kernel {scale.dtype} on "
+                f"{scale.device}; expected both alike"
+            )
         self.inverse, self.scale = inverse.contiguous(), scale.contiguous()
         self.families = families
         self.ard = inverse.shape[1] > 1
