@@ -1,6 +1,7 @@
 """The compiled radial sums are the plain ones: values, gradients, any shape, any thread count."""
 
 import importlib.util
+import subprocess
 import sys
 from types import ModuleType
 
@@ -263,3 +264,30 @@ def test_where_llvm_cannot_compile_the_tiles_serve_and_a_warning_says_so(monkeyp
         monkeypatch.delattr(radial, name)
     with pytest.warns(UserWarning, match="LLVM cannot compile here"):
         assert radial.compiled_for(torch.zeros(2, 2)) is None
+
+
+DEFAULT_DEVICE = """
+import torch
+from orthogp import radial
+from orthogp.covariance import Covariance
+from orthogp.model import default_kernel
+
+x, a = torch.linspace(-1, 1, 12).reshape(6, 2).requires_grad_(), torch.ones(1, 6)
+covariance = Covariance(default_kernel(2))
+if SETTING == "for the process":
+    torch.set_default_device("meta")
+else:
+    torch.device("meta").__enter__()
+loss = covariance.block(x, x).square().sum() + covariance.matvec(x, x, a).square().sum()
+loss.backward()
+assert radial.compiled_for(x) is not None
+assert loss.isfinite() and x.grad.isfinite().all() and x.grad.device.type == "cpu"
+"""
+
+
+@pytest.mark.parametrize("setting", ["for the process", "inside a block"])
+def test_a_default_device_of_torch_does_not_matter(setting):
+    # In a process of its own: the first call is the one that asks whether LLVM can compile.
+    script = f"SETTING = {setting!r}\n{DEFAULT_DEVICE}"
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr

@@ -60,7 +60,7 @@ def _on_host() -> ModuleType | None:
     try:
         from orthogp.radial import compiled
 
-        one = torch.ones(1, 1)
+        one = torch.ones(1, 1, device="cpu")
         compiled.Block.apply(one, one, one, one[0], ("rbf",))
     except Exception as error:
         warnings.warn(
