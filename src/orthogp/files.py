@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -49,10 +50,13 @@ def write(path: Path, kind: str, tensors: dict[str, Tensor], meta: dict[str, Any
     write_atomically(path, [_magic(kind), digest, b"\n", payload])
 
 
-def write_atomically(path: Path, parts: Iterable[bytes]) -> None:
-    """The file is either the old one or the whole new one, never a part."""
+def write_atomically(path: Path, parts: Iterable[bytes], mode: int = 0o666) -> None:
+    """The file is either the old one or the whole new one, never a part.
+
+    It has the permissions of `mode`, less those that the process's umask withholds.
+    """
     try:
-        with whole_file(path) as file:
+        with whole_file(path, mode) as file:
             file.writelines(parts)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -60,7 +64,7 @@ def write_atomically(path: Path, parts: Iterable[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[BinaryIO]:
+def whole_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A new file to write to, which has its name when the block ends well, and is gone if not.
 
     Any number of writers, in threads or in processes, may write the same file: the last to end has
@@ -68,7 +72,7 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     remove_leftovers(path.parent, glob.escape(path.name))
-    temporary, file = _new_file(path)
+    temporary, file = _new_file(path, mode)
     try:
         # Renamed while it is open and locked, so that nobody takes it for a leftover.
         with file:
@@ -91,11 +95,11 @@ def remove_leftovers(folder: Path, names: str) -> None:
                 path.unlink()
 
 
-def _new_file(path: Path) -> tuple[Path, BinaryIO]:
+def _new_file(path: Path, mode: int) -> tuple[Path, BinaryIO]:
     while True:
         # Unique among threads too, and among machines that share a disk; never an existing file.
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(TOKEN_BYTES)}.tmp")
-        file = open(temporary, "xb")  # noqa: SIM115
+        file = open(temporary, "xb", opener=partial(os.open, mode=mode))  # noqa: SIM115
         _locked(file, wait=True)
         if os.fstat(file.fileno()).st_nlink:
             return temporary, file

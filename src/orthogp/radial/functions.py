@@ -1,18 +1,19 @@
-"""The functions of `kernels` at hand: loaded when first asked for, compiled when never kept."""
+"""The functions of `kernels` at hand: loaded when first asked for, compiled if on no disk."""
 
 import hashlib
 from functools import cache
 from pathlib import Path
 
 from orthogp.radial import emit, families, kernels, native, values
-from orthogp.radial.kept import kept
+from orthogp.radial.code_cache import cached_code
 
 
 @cache
 def function(kind: kernels.Kind) -> int:
     """The address of the function of this kind."""
     key = f"{kind} {_source()} {native.this_machine()}"
-    return native.loaded(kept(key, lambda: kernels.object_code(kind)), kernels.NAME)
+    code = cached_code(key, lambda: kernels.object_code(kind))
+    return native.loaded(code, kernels.NAME)
 
 
 @cache
