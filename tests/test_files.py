@@ -3,6 +3,7 @@
 import errno
 import os
 import pickle
+import sys
 
 import pytest
 import torch
@@ -108,3 +109,28 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
 def test_a_place_that_cannot_be_written_is_named_with_the_reason(path):
     with pytest.raises(FileError, match=r"could not be written: (Not a directory|File exists)"):
         files.write(path / "below", "model", TENSORS, META)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="open files are looked up in /proc")
+def test_a_system_without_locks_that_opens_no_folders_and_renames_no_open_files(path, monkeypatch):
+    """As Windows is."""
+    rename, opened = os.replace, os.open
+
+    def replace(source, target):
+        links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        if str(source) in [os.readlink(link) for link in links if os.path.lexists(link)]:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        rename(source, target)
+
+    def open_file(name, *arguments, **options):
+        if os.path.isdir(name):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(name, *arguments, **options)
+
+    monkeypatch.setattr(files, "fcntl", None)
+    monkeypatch.delattr(os, "O_DIRECTORY")
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(os, "open", open_file)
+    files.write(path, "model", TENSORS, {"step": 5})
+    assert files.read(path, "model")[1] == {"step": 5}
+    assert os.listdir(path.parent) == ["file"]

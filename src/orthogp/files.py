@@ -79,6 +79,9 @@ def whole_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+            if fcntl is None:
+                # Windows renames no open file; without locks nobody takes it for a leftover.
+                file.close()
             os.replace(temporary, path)
         _sync_directory(path.parent)
     finally:
@@ -186,6 +189,9 @@ def _magic(kind: str) -> bytes:
 
 
 def _sync_directory(directory: Path) -> None:
+    # Windows opens no folders.
+    if not hasattr(os, "O_DIRECTORY"):
+        return
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

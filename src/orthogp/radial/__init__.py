@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orthogp.radial.accelerators import disabled
 from orthogp.radial.tiled import FAMILIES
 
 __all__ = ["FAMILIES", "at_once", "compiled_for", "one_sided"]
@@ -55,7 +56,7 @@ def compiled_for(x: Tensor) -> ModuleType | None:
 @cache
 def _on_host() -> ModuleType | None:
     """The compiled sums where LLVM is there and can compile for this machine."""
-    if importlib.util.find_spec("llvmlite") is None:
+    if disabled("llvm") or importlib.util.find_spec("llvmlite") is None:
         return None
     try:
         from orthogp.radial import compiled
@@ -75,7 +76,7 @@ def _on_host() -> ModuleType | None:
 @cache
 def _on_device(device: torch.device) -> ModuleType | None:
     """The fused kernel where Triton is there and can compile it, which takes a C compiler."""
-    if importlib.util.find_spec("triton") is None:
+    if disabled("triton") or importlib.util.find_spec("triton") is None:
         return None
     try:
         from orthogp.radial import fused

@@ -59,8 +59,12 @@ def piece(double: bool) -> int:
 
 def object_code(kind: Kind) -> bytes:
     """The function of this kind, `NAME`, compiled for this machine."""
-    loops = (_Backward if kind.backward else _Forward)(kind)
-    return native.object_code(loops.program().text())
+    return native.object_code(program(kind))
+
+
+def program(kind: Kind) -> str:
+    """The function of this kind in LLVM's language, the same for every machine."""
+    return (_Backward if kind.backward else _Forward)(kind).program().text()
 
 
 class _Loops(ABC):

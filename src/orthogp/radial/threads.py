@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from orthogp.radial.accelerators import disabled
+
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -37,6 +39,8 @@ def run(function: int, argument: int, threads: int) -> None:
 @cache
 def _parallel():
     """`GOMP_parallel(function, argument, threads, flags)` of torch's own OpenMP, or None."""
+    if disabled("openmp"):
+        return None
     for path in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")):
         try:
             parallel = ctypes.CDLL(str(path)).GOMP_parallel
