@@ -11,9 +11,6 @@ from orthogp.training.run import Run
 
 from .contract import Data, Setup
 
-# As many γ may take their first steps at the full rate.
-FIRST_STEPS_TOGETHER = 50_000
-
 
 class Model:
     def __init__(self, setup: Setup, data: Data):
@@ -29,8 +26,6 @@ class Model:
         )
         dtype = getattr(torch, setup.dtype)
         self.model = VariationalGP(kernel, likelihood, basis).to(setup.device, dtype)
-        # Without a warm-up, a million γ that all start in one direction would leap together.
-        crowd = max(1.0, setup.n_residual / FIRST_STEPS_TOGETHER)
         config = TrainingConfig(
             max_steps=10**9,
             batch_size=setup.batch,
@@ -38,7 +33,6 @@ class Model:
             natural_step=setup.natural_step,
             schedule="constant",
             kl_columns=setup.kl_columns,
-            residual_step=setup.learning_rate / crowd,
         )
         rows = Rows(torch.from_numpy(data.x), torch.from_numpy(data.y))
         self.run = Run(self.model, rows, config, None, (), None, 0.0)
