@@ -114,5 +114,7 @@ def record(event: torch.cuda.Event, device: torch.device) -> None:
 def known(tensor: Tensor) -> torch.cuda.Event:
     """That the gradient of a tensor is known, in the backward pass to come."""
     event = torch.cuda.Event()
-    tensor.register_hook(lambda _: record(event, tensor.device))
+    # Of the device alone: a hook that holds its tensor would keep the graph alive.
+    device = tensor.device
+    tensor.register_hook(lambda _: record(event, device))
     return event
