@@ -399,3 +399,19 @@ def test_a_fit_that_learned_nothing_says_so(rows):
     assert not nothing_learned(OrthogonalGPClassifier(**quick), X, X[:, 0] + 0.1 * noise > 0)
     # There is nothing that a constant could miss.
     assert not nothing_learned(OrthogonalGPRegressor(**quick), X, np.ones(rows))
+
+
+def test_torchs_default_device_is_not_the_estimators(tmp_path):
+    """Under a default device without any numbers, everything comes out as on the CPU."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 2))
+    found = []
+    for default in ("cpu", "meta"):
+        with torch.device(default):
+            gp = OrthogonalGPRegressor(8, 8, max_steps=5, device="cpu", random_state=0)
+            gp.fit(X, X[:, 0]).save(tmp_path / default)
+            again = OrthogonalGPRegressor.load(tmp_path / default)
+            parts = [gp.predict(X), *again.predict_interval(X), gp.sample_y(X[:5], 2, 0)]
+            found.append([*parts, gp.log_density(X, X[:, 0]), gp.predict_quantiles(X, [0.1, 0.9])])
+    for expected, value in zip(*found, strict=True):
+        np.testing.assert_array_equal(value, expected)

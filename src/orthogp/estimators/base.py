@@ -31,7 +31,7 @@ from orthogp.estimators.intake import Intake, Table
 from orthogp.estimators.persistent import Persistent
 from orthogp.estimators.scaling import Array, Scaling
 from orthogp.estimators.setting_checks import check_settings, drawn_seed, present_device
-from orthogp.estimators.settings import no_type_check, torch_dtype
+from orthogp.estimators.settings import cpu_by_default, no_type_check, torch_dtype
 from orthogp.estimators.spread import starting_kernel
 from orthogp.estimators.streamed import is_large, loaded, streamed_table
 from orthogp.estimators.targets import Learner, Targets
@@ -97,6 +97,7 @@ class OrthogonalGP(Persistent):
         """
         return self._fit(X, y, sample_weight, goes_on=self.warm_start)
 
+    @cpu_by_default()
     def _fit(
         self, X: Any, y: Any, sample_weight: Any, goes_on: bool, classes: NDArray | None = None
     ) -> Self:

@@ -14,6 +14,7 @@ from orthogp.bases import Predictor
 from orthogp.calibration import Calibration, LatentScales
 from orthogp.estimators.intake import Units
 from orthogp.estimators.scaling import Array
+from orthogp.estimators.settings import cpu_by_default
 from orthogp.estimators.targets import LabelTargets
 from orthogp.model import VariationalGP
 from orthogp.training import predict_in_chunks
@@ -42,6 +43,7 @@ class Fitted:
     steps: int
 
     @staticmethod
+    @cpu_by_default()
     def on(device: torch.device, model: VariationalGP, **others: Any) -> "Fitted":
         """From all fields but the predictor, ready to predict on `device`."""
         model = model.to(device)
@@ -72,6 +74,7 @@ class Fitted:
         """New rows where the model has its points."""
         return self.units.inputs.standardise(X).clamp_(-FARTHEST, FARTHEST)
 
+    @cpu_by_default()
     @torch.no_grad()
     def for_rows(
         self, X: Array, compute: Callable[[slice, Tensor, Tensor], Tensor]

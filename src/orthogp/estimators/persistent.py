@@ -19,7 +19,7 @@ from orthogp.errors import FileError, OrthogpError
 from orthogp.estimators.checks import Columns, require_fitted
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.scaling import Scaling
-from orthogp.estimators.settings import Settings, no_type_check, torch_device
+from orthogp.estimators.settings import Settings, cpu_by_default, no_type_check, torch_device
 from orthogp.estimators.state import ARRAYS, finite, pack_fitted, pack_settings, unpack_fitted
 from orthogp.estimators.targets import Targets
 from orthogp.export import export_onnx
@@ -57,6 +57,7 @@ class Persistent(Settings):
         if "feature_names_in_" not in learned:
             vars(self).pop("feature_names_in_", None)
 
+    @cpu_by_default()
     def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Writes the fitted estimator to one file, which holds data and nothing that runs.
 
@@ -70,6 +71,7 @@ class Persistent(Settings):
         save_model(path, self.model_, meta | beside, tensors)
 
     @classmethod
+    @cpu_by_default()
     def load(
         cls,
         path: str | Path,

@@ -18,7 +18,7 @@ from orthogp.estimators.checks import checked_numbers, require_fitted
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.scaling import Array
 from orthogp.estimators.setting_checks import drawn_seed, is_count, is_number
-from orthogp.estimators.settings import no_type_check
+from orthogp.estimators.settings import cpu_by_default, no_type_check
 from orthogp.estimators.targets import NumberTargets
 from orthogp.likelihoods import RegressionLikelihood
 
@@ -104,6 +104,7 @@ class PredictsNumbers(OrthogonalGP):
 
         return fitted.for_rows(X, density) + parts.targets.log_jacobian
 
+    @cpu_by_default()
     @torch.no_grad()
     def sample_y(
         self,
@@ -143,6 +144,7 @@ class PredictsNumbers(OrthogonalGP):
             found = draw(mean + torch.einsum("cnm,scm->scn", shape, noise)).cpu().numpy()
         return np.stack([targets.in_units(sample) for sample in found], axis=-1)
 
+    @cpu_by_default()
     @torch.no_grad()
     def export_onnx(self, path: str | Path) -> None:
         """Writes an ONNX graph from x to the mean and variance of a new observation.
@@ -233,7 +235,7 @@ def _encoded(fitted: Fitted, y: ArrayLike, num_rows: int) -> Tensor:
 
 
 def _checked_levels(q: Any) -> Tensor:
-    levels = torch.as_tensor(np.atleast_1d(checked_numbers(q, "q")))
+    levels = torch.from_numpy(np.atleast_1d(checked_numbers(q, "q")))
     inside = bool(((levels > 0) & (levels < 1)).all())
     if levels.ndim != 1 or len(levels) == 0 or not inside:
         raise ConfigurationError(f"q is {q!r}; expected numbers in (0, 1)")

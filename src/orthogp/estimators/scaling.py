@@ -35,7 +35,7 @@ class Scaling:
 
     def standardise(self, values: Array, dtype: torch.dtype = torch.float64) -> Tensor:
         """In `dtype`, holding no more than a chunk in between."""
-        out = torch.empty(values.shape, dtype=dtype)
+        out = torch.empty(values.shape, dtype=dtype, device="cpu")
         step = max(1, CHUNK_ELEMENTS // max(1, values.shape[-1]))
         for start in range(0, len(values), step):
             with np.errstate(over="ignore"):

@@ -1,6 +1,7 @@
 """Every setting of the two estimators, with its default."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -151,6 +152,19 @@ def torch_device(device: Any) -> torch.device:
         return torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise ConfigurationError(f"device is {device!r}, which torch does not know") from error
+
+
+@contextmanager
+def cpu_by_default() -> Iterator[None]:
+    """Tensors made inside without a device are on the CPU, whatever torch's default device is.
+
+    Estimators start on the CPU and move to their own `device` in one place.
+    """
+    if torch.get_default_device().type == "cpu":
+        yield
+        return
+    with torch.device("cpu"):
+        yield
 
 
 def torch_dtype(dtype: Any) -> torch.dtype:

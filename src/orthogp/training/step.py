@@ -182,7 +182,7 @@ class Step:
             return bound.value.detach(), torch.autograd.grad(objective, wanted, self.minus_one)
         # Every process has the whole KL and its own rows' expected log-likelihood.
         share = bound.expected_log_prob - bound.kl / self.team.size
-        # So has it all of log p(θ).
+        # log p(θ), like the KL, is whole in every process.
         objective = share if prior is None else share + prior / self.team.size
         grads = torch.autograd.grad(objective, wanted, self.minus_one)
         # Those of this process's part of γ are whole already.
