@@ -10,7 +10,7 @@ other rows, means over the seeds, and how far the bound falls along a row at mos
 
 import argparse
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -60,8 +60,12 @@ def main() -> None:
     print("|---" * (len(residual) + 3) + "|", flush=True)
     fallen = []
     with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
-        arguments = ([value] * len(paths) for value in (residual, options.seeds, options.device))
-        for path, found in zip(paths, pool.map(measure, paths, *arguments), strict=True):
+        waiting = {
+            pool.submit(measure, path, residual, options.seeds, options.device): path
+            for path in paths
+        }
+        for done in as_completed(waiting):
+            path, found = waiting[done], done.result()
             fall = max(0.0, float(-np.diff(found[:, 0]).min(initial=0.0)))
             fallen += [path.stem] if fall > TOLERANCE else []
             cells = [f"{bound:.4f}, {error:.4f}" for bound, error, _ in found]

@@ -87,7 +87,7 @@ def test_under_the_cosine_the_natural_step_falls_to_a_tenth():
         ("auto", EXACT_KL_UP_TO + 1, 64),
         ("auto", 700, 64),
         ("auto", 7000, 640),
-        ("auto", 10**6, 2048),
+        ("auto", 10**6, 1024),
         (None, 10**6, None),
         (10, 10, None),
         (10, 11, 10),

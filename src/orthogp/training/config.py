@@ -9,8 +9,8 @@ from orthogp.errors import ConfigurationError
 # Below this many γ the exact KL costs less than half of what the batch itself costs.
 EXACT_KL_UP_TO = 512
 # Of more, the paper's share, 64 of 700: a smaller one leaves the gradients of a_γ and γ to chance.
-# Never more than a few usual batches have rows, so that time stays linear in |γ|.
-FEWEST_COLUMNS, COLUMN_SHARE, MOST_COLUMNS = 64, 64 / 700, 2048
+# Never more than a usual batch has rows, so that time stays linear in |γ|.
+FEWEST_COLUMNS, COLUMN_SHARE, MOST_COLUMNS = 64, 64 / 700, 1024
 FIRST_NATURAL_STEP = 1e-5
 # Points of γ that may all take the learning rate as their step. Neighbours tend to move the
 # function in the same direction: of more points each takes a smaller step, so that the sum of
