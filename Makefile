@@ -34,7 +34,7 @@ test: lint $(BROWSER) ## check style, types and layers, and run the whole test s
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
 demo: $(INSTALLED) ## run the demonstration on built-in data
-	$(BIN)/python -m orthogp.demo
+	$(BIN)/python -m orthogp demo
 
 docs: $(INSTALLED) ## run every example and build the documentation into site/
 	OMP_NUM_THREADS=$(WORKERS) $(BIN)/python tools/build_docs.py --slow

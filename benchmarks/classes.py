@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from orthogp import OrthogonalGPClassifier
-from orthogp.paper.datasets import load, split
+from orthogp.apps.paper.datasets import load, split
 
 LIKELIHOODS = ("robustmax", "softmax")
 MOST_TEST_ROWS = 5000

@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import torch
 
-from orthogp.bases import marginals
 from orthogp.likelihoods import Gaussian
 from orthogp.linalg import factorise_robustly
 from orthogp.model import VariationalGP, build_basis, default_kernel
+from orthogp.posterior import marginals
 from orthogp.training import TrainingConfig
 from orthogp.training.step import Step
 

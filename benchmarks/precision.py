@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from orthogp import OrthogonalGPRegressor
-from orthogp.bases.predictor import MANY, TIMES_ROUNDING, Predictor
+from orthogp.posterior.predictor import MANY, TIMES_ROUNDING, Predictor
 
 TRAIN, TEST = 10_000, 3_000
 

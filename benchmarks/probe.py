@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from orthogp.calibration import fit_variance_scales
+from orthogp.estimators.calibration import fit_variance_scales
 from orthogp.likelihoods import Bernoulli, Gaussian, Softmax
 from orthogp.model import VariationalGP, build_basis, default_kernel
-from orthogp.points import choose_beta, choose_gamma
+from orthogp.posterior.points import choose_beta, choose_gamma
 from orthogp.training import Rows, TrainingConfig, fit, full_bound
 from orthogp.training.evaluate import predict_in_chunks
 

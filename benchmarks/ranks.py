@@ -22,9 +22,9 @@ import torch.distributed as dist
 from rank_model import BATCH, INPUTS, Network, Work, report
 from torch import Tensor
 
+from orthogp.execution.team import Team, current_team
 from orthogp.likelihoods import Gaussian
 from orthogp.model import VariationalGP, build_basis, default_kernel
-from orthogp.team import Team, current_team
 from orthogp.training import TrainingConfig
 from orthogp.training.sharing import deal, make_shards
 from orthogp.training.step import Step

@@ -34,9 +34,9 @@ from gpytorch.variational import (
 )
 from linear_operator.utils.errors import NanError, NotPSDError
 
-from orthogp.covariance import Covariance
+from orthogp.kernel.covariance import Covariance
 from orthogp.model import default_kernel
-from orthogp.optimum import exact_regression
+from orthogp.posterior.optimum import exact_regression
 from orthogp.strategy import OrthogonalVariationalStrategy
 
 STRATEGIES = {

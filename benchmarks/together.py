@@ -10,7 +10,7 @@ import argparse
 import multiprocessing
 import time
 
-from orthogp.paper.runner import shared_gpu
+from orthogp.apps.paper.runner import shared_gpu
 
 SECONDS = 4.0
 

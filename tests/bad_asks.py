@@ -25,7 +25,7 @@ from orthogp.errors import ConfigurationError, DataError, FileError, NumericalEr
 from orthogp.estimators.checks import DataTypeError
 from orthogp.likelihoods import Gaussian, NegativeBinomial, Poisson, RobustMax, Softmax
 from orthogp.model import VariationalGP, build_basis, default_kernel
-from orthogp.points import choose_gamma
+from orthogp.posterior.points import choose_gamma
 from orthogp.training import Rows
 from orthogp.training import fit as train
 

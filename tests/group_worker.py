@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from orthogp import training
-from orthogp.cli import main
+from orthogp.apps.cli import main
+from orthogp.apps.tabular import preparing
 from orthogp.errors import DataError
-from orthogp.tabular import preparing
 from orthogp.training import Event
 
 ATTEMPT = int(os.environ["TORCHELASTIC_RESTART_COUNT"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from orthogp import files
+from orthogp.execution import files
 from orthogp.training import fit
 from runs import data, model, settings
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pyarrow as pa
 import torch
 
-from orthogp import files
-from orthogp.tabular.reading import open_table
-from orthogp.tabular.writing import table_writer
+from orthogp.apps.tabular.reading import open_table
+from orthogp.apps.tabular.writing import table_writer
+from orthogp.execution import files
 
 MOMENTS = ("amid", "unsynced", "unnamed", "renamed")
 LENGTHS = {"old": 50, "new": 5000}

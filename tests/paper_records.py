@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from orthogp.paper import published
-from orthogp.paper.experiments import METHODS
-from orthogp.paper.records import Job, Record
-from orthogp.paper.tables.grid import PAPER_METHODS
-from orthogp.paper.tables.model import METRICS
+from orthogp.apps.paper import published
+from orthogp.apps.paper.experiments import METHODS
+from orthogp.apps.paper.records import Job, Record
+from orthogp.apps.paper.tables.grid import PAPER_METHODS
+from orthogp.apps.paper.tables.model import METRICS
 
 HERE = ("pol", "kin40k", "protein", "elevators", "keggdirected", "bike", "houseelectric")
 

@@ -8,7 +8,11 @@ from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
 
 import reference
-from orthogp.bases import (
+from orthogp.kernel.covariance import Covariance
+from orthogp.likelihoods import Gaussian
+from orthogp.linalg import factorise_robustly
+from orthogp.model import VariationalGP
+from orthogp.posterior import (
     Basis,
     Coupled,
     CovarianceFactor,
@@ -19,10 +23,6 @@ from orthogp.bases import (
     NaturalGaussian,
     Orthogonal,
 )
-from orthogp.covariance import Covariance
-from orthogp.likelihoods import Gaussian
-from orthogp.linalg import factorise_robustly
-from orthogp.model import VariationalGP
 
 KINDS = (
     "coupled", "coupled-natural", "orthogonal", "orthogonal-natural", "hybrid", "decoupled",

@@ -1,6 +1,6 @@
 """Pages for tests: one of everything, and one that has a text wherever data can stand."""
 
-from orthogp.pages import Cell, Chart, Level, Page, Series, Table
+from orthogp.plotting.pages import Cell, Chart, Level, Page, Series, Table
 
 NASTY = (
     "<img src=x onerror=alert(1)>",

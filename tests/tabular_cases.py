@@ -8,7 +8,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from typer.testing import CliRunner
 
-from orthogp.tabular.commands import app
+from orthogp.apps.tabular.commands import app
 
 NASTY = "<script>alert(1)</script>"
 SMALL = ("--n-inducing", "8", "--n-residual", "8", "--max-steps", "20", "--device", "cpu")

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import reference
-from orthogp.bases import marginals
+from orthogp.posterior import marginals
 from problems import (
     KINDS,
     make_model,

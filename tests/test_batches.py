@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from orthogp.errors import DataError
-from orthogp.team import Team
+from orthogp.execution.team import Team
 from orthogp.training import Rows
 from orthogp.training.batches import ColumnSampler, Sampler
 from orthogp.training.feeds import make_feed

@@ -10,17 +10,17 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from orthogp.bench import contest, imports, worker
-from orthogp.bench import predict as prediction
-from orthogp.bench.contestants import OURS, Entry, gpytorch_models, lineup, ours
-from orthogp.bench.contestants.contract import Setup, make_data
-from orthogp.bench.imports import ImportsConfig
-from orthogp.bench.pictures import draw_bars, draw_scaling
-from orthogp.bench.predict import PredictConfig, predict
-from orthogp.bench.scaling import ScalingConfig, scaling
-from orthogp.bench.speed import SpeedConfig
-from orthogp.bench.tables import table
-from orthogp.cli import app
+from orthogp.apps.bench import contest, imports, worker
+from orthogp.apps.bench import predict as prediction
+from orthogp.apps.bench.contestants import OURS, Entry, gpytorch_models, lineup, ours
+from orthogp.apps.bench.contestants.contract import Setup, make_data
+from orthogp.apps.bench.imports import ImportsConfig
+from orthogp.apps.bench.pictures import draw_bars, draw_scaling
+from orthogp.apps.bench.predict import PredictConfig, predict
+from orthogp.apps.bench.scaling import ScalingConfig, scaling
+from orthogp.apps.bench.speed import SpeedConfig
+from orthogp.apps.bench.tables import table
+from orthogp.apps.cli import app
 from orthogp.errors import ConfigurationError
 
 TINY = Setup(n_inducing=8, n_residual=5, batch=16, dims=3, rows=200, threads=1)

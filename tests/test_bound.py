@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import reference
 from orthogp.likelihoods import Bernoulli
 from orthogp.model import VariationalGP
-from orthogp.residual import projected_covariance
+from orthogp.posterior.residual import projected_covariance
 from problems import KINDS, Problem, make_model, problem, randomise, reference_terms, to_numpy
 
 

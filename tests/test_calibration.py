@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch.special import ndtr, ndtri
 
-from orthogp.calibration import (
+from orthogp.estimators.calibration import (
     SMALLEST_SAMPLE,
     Calibration,
     LatentScales,

@@ -12,8 +12,8 @@ import torch
 from gpytorch.kernels import RBFKernel
 
 from interrupted import checkpoints, crash, names, steps, train
-from orthogp import files
 from orthogp.errors import FileError
+from orthogp.execution import files
 from orthogp.model import VariationalGP, default_kernel
 from orthogp.training import Rows, fit
 from orthogp.training.checkpoint import Checkpoints, fingerprint

@@ -5,7 +5,7 @@ import sys
 
 from typer.testing import CliRunner
 
-from orthogp.cli import app
+from orthogp.apps.cli import app
 
 
 def run(*arguments):
@@ -21,7 +21,7 @@ def test_help_names_the_commands():
 
 
 def test_the_program_starts_without_torch():
-    code = "import sys, orthogp.cli; sys.exit('torch' in sys.modules)"
+    code = "import sys, orthogp.apps.cli; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

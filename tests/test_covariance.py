@@ -21,9 +21,9 @@ from gpytorch.kernels import (
 )
 
 import reference
-from orthogp import radial
-from orthogp.covariance import GENERIC_TILE, Covariance
 from orthogp.errors import ConfigurationError, DataError
+from orthogp.kernel import radial
+from orthogp.kernel.covariance import GENERIC_TILE, Covariance
 from problems import default_sum, reference_terms
 
 TOLERANCE = {
@@ -125,7 +125,7 @@ def test_fused_and_generic_agree(name, dtype):
 def test_gradcheck(name, monkeypatch):
     monkeypatch.setitem(radial.tiled.TILE_BYTES, "cpu", 6 * 8)
     monkeypatch.setitem(radial.tiled.TILE_COLUMNS, "cpu", 3)
-    monkeypatch.setattr("orthogp.radial.compiled.TILE_COLUMNS", 3)
+    monkeypatch.setattr("orthogp.kernel.radial.compiled.TILE_COLUMNS", 3)
     covariance, _ = paths(name, 2, torch.float64)
     x, z = points(5, 2, torch.float64, 1), points(4, 2, torch.float64, 2)
     a = points(4, 2, torch.float64, 3).mT.contiguous()
@@ -270,7 +270,7 @@ def test_matvec_never_holds_the_block():
     # The rise of the peak resident set over one product and its gradients, in a process alone.
     code = """
 import resource, torch
-from orthogp.covariance import Covariance
+from orthogp.kernel.covariance import Covariance
 from orthogp.model import default_kernel
 x, z = torch.randn(2**12, 2), torch.randn(2**14, 2, requires_grad=True)
 a = torch.randn(1, 2**14, requires_grad=True)
@@ -288,7 +288,7 @@ def test_a_device_on_which_triton_cannot_compile_takes_the_plain_way(monkeypatch
     broken = ModuleType("triton")
     broken.__spec__ = ModuleSpec("triton", None)
     monkeypatch.setitem(sys.modules, "triton", broken)
-    monkeypatch.delitem(sys.modules, "orthogp.radial.fused", raising=False)
+    monkeypatch.delitem(sys.modules, "orthogp.kernel.radial.fused", raising=False)
     radial._on_device.cache_clear()
     with pytest.warns(UserWarning, match="C compiler"):
         assert radial._on_device(torch.device("cpu")) is None

@@ -9,12 +9,12 @@ import torch
 from gpytorch.kernels import MaternKernel
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
-from orthogp.covariance import Covariance
+from orthogp.execution.team import Team
+from orthogp.kernel.covariance import Covariance
+from orthogp.kernel.radial import tiled
 from orthogp.likelihoods import Bernoulli, Gaussian, RobustMax, Softmax
 from orthogp.linalg import factorise
 from orthogp.model import VariationalGP, build_basis, default_kernel
-from orthogp.radial import tiled
-from orthogp.team import Team
 from orthogp.training import Rows, TrainingConfig, feeds, fit
 from orthogp.training.step import Step
 from problems import KINDS, make_model, problem
@@ -171,7 +171,7 @@ def test_binary_classification_trains():
 )
 @pytest.mark.parametrize("latents", [1, 3])
 def test_the_fused_radial_sums_are_the_tiled_ones(dtype, families, ard, latents, monkeypatch):
-    fused = pytest.importorskip("orthogp.radial.fused")
+    fused = pytest.importorskip("orthogp.kernel.radial.fused")
     monkeypatch.setattr(fused, "TILE_ELEMENTS", 2**14)
     rng = torch.Generator().manual_seed(0)
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from orthogp.demo import contest, main, problems, tables
-from orthogp.demo.contest import FULL, QUICK, Method, Outcome
-from orthogp.pages import Page
+from orthogp.apps.demo import contest, main, problems, tables
+from orthogp.apps.demo.contest import FULL, QUICK, Method, Outcome
+from orthogp.plotting.pages import Page
 
 PICTURES = ("bound.png", "calibration.png", "points.png", "surface.png")
 
@@ -21,7 +21,7 @@ PICTURES = ("bound.png", "calibration.png", "points.png", "surface.png")
 def run(tmp_path_factory):
     """A quick run: its folder, and what it printed."""
     out = tmp_path_factory.mktemp("demo")
-    command = [sys.executable, "-m", "orthogp.demo", "--quick", "--out", str(out)]
+    command = [sys.executable, "-m", "orthogp.apps.demo", "--quick", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return out, done.stdout

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import team_jobs
-from orthogp.team import Team, current_team
+from orthogp.execution.team import Team, current_team
 from runs import same
 from team import start, together
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import reference
-from orthogp.natural import BACKTRACK, BACKTRACKS
+from orthogp.posterior.natural import BACKTRACK, BACKTRACKS
 from orthogp.strategy import NaturalSteps
 from problems import make_model, problem, reference_posteriors, to_numpy
 

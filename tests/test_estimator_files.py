@@ -18,7 +18,7 @@ import torch
 
 import orthogp
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, OrthogpError, saving
-from orthogp.calibration import Calibration, LatentScales
+from orthogp.estimators.calibration import Calibration, LatentScales
 
 SMALL = {"n_inducing": 12, "n_residual": 12, "max_steps": 10, "random_state": 0}
 RNG = np.random.default_rng(0)

@@ -10,10 +10,10 @@ import onnxruntime
 import pytest
 import torch
 
-from orthogp.bases import condense
-from orthogp.covariance import Covariance
 from orthogp.errors import ConfigurationError, FileError
-from orthogp.export import export_onnx
+from orthogp.kernel.covariance import Covariance
+from orthogp.posterior import condense
+from orthogp.storage.onnx import export_onnx
 from problems import KINDS, default_sum, make_basis, problem, randomise
 
 D = 3

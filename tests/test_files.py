@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-from orthogp import files
 from orthogp.errors import FileError
+from orthogp.execution import files
 
 TENSORS = {
     "a": torch.randn(3, 4, generator=torch.Generator().manual_seed(0)),

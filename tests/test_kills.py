@@ -12,9 +12,9 @@ import torch
 
 import killed_write
 from interrupted import train
-from orthogp import files
-from orthogp.tabular.reading import open_table
-from orthogp.tabular.writing import table_writer
+from orthogp.apps.tabular.reading import open_table
+from orthogp.apps.tabular.writing import table_writer
+from orthogp.execution import files
 from runs import same
 
 TESTS = Path(__file__).parent

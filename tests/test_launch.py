@@ -10,8 +10,7 @@ import torch.distributed as dist
 
 import group_fits
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
-from orthogp.errors import ConfigurationError
-from orthogp.launch import (
+from orthogp.apps.launch import (
     PATIENCE,
     first_to_fail,
     fresh_name,
@@ -20,8 +19,9 @@ from orthogp.launch import (
     process_group,
     warning_once,
 )
-from orthogp.tabular.model import TableModel
-from orthogp.team import Team
+from orthogp.apps.tabular.model import TableModel
+from orthogp.errors import ConfigurationError
+from orthogp.execution.team import Team
 from tabular_cases import run, sample, write
 from torchrun import TESTS, torchrun
 

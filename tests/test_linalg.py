@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from orthogp.bases import NaturalGaussian
 from orthogp.errors import NumericalError
 from orthogp.linalg import add_jitter, cholesky, factorise, factorise_robustly, log_diagonal
-from orthogp.natural import safe_step_size
+from orthogp.posterior import NaturalGaussian
+from orthogp.posterior.natural import safe_step_size
 
 
 def definite(size: int, batch: tuple[int, ...] = ()) -> torch.Tensor:

@@ -8,10 +8,10 @@ import gpytorch
 import pytest
 import torch
 
-from orthogp.bases import Coupled, Decoupled, FactorGaussian, NaturalGaussian
 from orthogp.errors import ConfigurationError, OrthogpError
 from orthogp.likelihoods import Gaussian
 from orthogp.model import VariationalGP, build_basis, default_kernel
+from orthogp.posterior import Coupled, Decoupled, FactorGaussian, NaturalGaussian
 from problems import make_basis, make_model, problem, randomise
 
 
@@ -146,7 +146,7 @@ def test_importing_changes_no_global_setting():
 import torch, warnings, gpytorch
 before = (torch.get_default_dtype(), torch.get_num_threads(), torch.random.get_rng_state().sum(),
           len(warnings.filters), gpytorch.settings.cholesky_jitter.value(torch.float32))
-import orthogp.model, orthogp.optimum, orthogp.residual
+import orthogp.model, orthogp.posterior.optimum, orthogp.posterior.residual
 after = (torch.get_default_dtype(), torch.get_num_threads(), torch.random.get_rng_state().sum(),
          len(warnings.filters), gpytorch.settings.cholesky_jitter.value(torch.float32))
 assert before == after, (before, after)

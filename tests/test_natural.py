@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.autograd.functional import hessian
 
-from orthogp import natural
 from orthogp.likelihoods import Bernoulli, RobustMax, StudentT
 from orthogp.model import VariationalGP
-from orthogp.natural import ModelParameters, NaturalParameters, safe_step_size
-from orthogp.optimum import coupled_optimum, exact_regression
-from orthogp.residual import exact_rule, projected_covariance
+from orthogp.posterior import natural
+from orthogp.posterior.natural import ModelParameters, NaturalParameters, safe_step_size
+from orthogp.posterior.optimum import coupled_optimum, exact_regression
+from orthogp.posterior.residual import exact_rule, projected_covariance
 from problems import make_model, problem
 
 

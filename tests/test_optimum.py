@@ -6,9 +6,14 @@ import torch
 
 import reference
 from orthogp.model import default_kernel
-from orthogp.optimum import coupled_optimum, decoupled_optimum, exact_regression, set_optimum
-from orthogp.points import choose_beta, choose_gamma
-from orthogp.residual import exact_rule, projected_covariance
+from orthogp.posterior.optimum import (
+    coupled_optimum,
+    decoupled_optimum,
+    exact_regression,
+    set_optimum,
+)
+from orthogp.posterior.points import choose_beta, choose_gamma
+from orthogp.posterior.residual import exact_rule, projected_covariance
 from problems import Problem, initial_factor, make_model, problem, reference_terms, to_numpy
 
 NOISE = 0.1

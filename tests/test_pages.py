@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orthogp.errors import DataError
-from orthogp.pages import Chart, Page, Series, Table
-from orthogp.pages.axes import axis
-from orthogp.pages.charts import MOST_POINTS, chart_markup
-from orthogp.pages.markup import element, json_script
-from orthogp.pages.numbers import linear_ticks, log_ticks, number
+from orthogp.plotting.pages import Chart, Page, Series, Table
+from orthogp.plotting.pages.axes import axis
+from orthogp.plotting.pages.charts import MOST_POINTS, chart_markup
+from orthogp.plotting.pages.markup import element, json_script
+from orthogp.plotting.pages.numbers import linear_ticks, log_ticks, number
 from sample_pages import NASTY, PNG, curve, example, nasty
 
 

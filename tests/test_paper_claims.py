@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from orthogp.paper import published
-from orthogp.paper.tables import Cell, claims, print_claims
-from orthogp.paper.tables.claims import accuracy_error
+from orthogp.apps.paper import published
+from orthogp.apps.paper.tables import Cell, claims, print_claims
+from orthogp.apps.paper.tables.claims import accuracy_error
 from paper_records import changed, papers, record
 
 CLASSES = ("adult", "nursery")

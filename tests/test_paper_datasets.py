@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from orthogp.apps.paper.datasets import Table, available, default_data_dir, load, split
 from orthogp.errors import ConfigurationError, DataError, FileError
-from orthogp.paper.datasets import Table, available, default_data_dir, load, split
 
 ROWS = 40
 
@@ -155,7 +155,7 @@ def test_the_training_part_is_standardised_and_the_table_left_alone():
 
 def test_many_chunks_give_the_moments_of_one(monkeypatch):
     whole = split(table(), 0)
-    monkeypatch.setattr("orthogp.paper.datasets.CHUNK_ELEMENTS", 10)
+    monkeypatch.setattr("orthogp.apps.paper.datasets.CHUNK_ELEMENTS", 10)
     np.testing.assert_allclose(split(table(), 0).x_train, whole.x_train, rtol=1e-12)
 
 

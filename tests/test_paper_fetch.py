@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from archives import compressed, zipped
+from orthogp.apps.paper import fetching
+from orthogp.apps.paper.datasets import checked, load
+from orthogp.apps.paper.fetching import differences_from_paper, download, fetch, readers
+from orthogp.apps.paper.fetching.originals import target_last
+from orthogp.apps.paper.fetching.readers import gunzip, labels, numbers, uncompress, zip_member
+from orthogp.apps.paper.fetching.sources import Source
 from orthogp.errors import ConfigurationError, DataError, FileError
-from orthogp.paper import fetching
-from orthogp.paper.datasets import checked, load
-from orthogp.paper.fetching import differences_from_paper, download, fetch, readers
-from orthogp.paper.fetching.originals import target_last
-from orthogp.paper.fetching.readers import gunzip, labels, numbers, uncompress, zip_member
-from orthogp.paper.fetching.sources import Source
 
 ROWS = 20
 TABLE = "".join(f"{i},{i * i},{i % 2}\n" for i in range(ROWS)).encode()

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from matplotlib.colors import same_color
 
+from orthogp.apps.paper.colours import COLOURS, DASHED, colour_of
+from orthogp.apps.paper.figures import _draw_panels, _panels, figures, sensible_limits
+from orthogp.apps.paper.figures.dots import clipped_range, draw_dots
+from orthogp.apps.paper.published import REGRESSION_COLUMNS
+from orthogp.apps.paper.records import Job, Record
+from orthogp.apps.paper.tables.grid import collect
 from orthogp.errors import ConfigurationError
-from orthogp.paper.colours import COLOURS, DASHED, colour_of
-from orthogp.paper.figures import _draw_panels, _panels, figures, sensible_limits
-from orthogp.paper.figures.dots import clipped_range, draw_dots
-from orthogp.paper.published import REGRESSION_COLUMNS
-from orthogp.paper.records import Job, Record
-from orthogp.paper.tables.grid import collect
 from paper_records import changed, papers, record
 
 SIX = ("Coupled", "CoupledNat", "Orth", "OrthNat", "Hybrid", "Decoupled")
@@ -182,7 +182,7 @@ def test_a_figure_of_classification_has_accuracy(tmp_path):
 
 def test_matplotlib_is_imported_only_to_draw():
     code = (
-        "import sys, orthogp.paper.figures, orthogp.paper.tables\n"
+        "import sys, orthogp.apps.paper.figures, orthogp.apps.paper.tables\n"
         "assert not {'matplotlib', 'pandas'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

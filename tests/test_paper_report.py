@@ -7,10 +7,10 @@ from html import unescape
 import pytest
 
 from browser import PHONE, launched, visit
-from orthogp.paper import published
-from orthogp.paper.experiments import CLASSIFICATION_COLUMNS
-from orthogp.paper.records import Job, Record
-from orthogp.paper.report import write_report
+from orthogp.apps.paper import published
+from orthogp.apps.paper.experiments import CLASSIFICATION_COLUMNS
+from orthogp.apps.paper.records import Job, Record
+from orthogp.apps.paper.report import write_report
 
 ORIGIN = {
     "machine": {"device": "cuda", "gpu": "Some GPU", "processor": "Some CPU"},

@@ -13,19 +13,19 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from orthogp.cli import app
+from orthogp.apps.cli import app
+from orthogp.apps.paper import job as job_module
+from orthogp.apps.paper import runner
+from orthogp.apps.paper.curves import Curve
+from orthogp.apps.paper.experiments import EXPERIMENTS, chosen_methods
+from orthogp.apps.paper.job import Place, finished, perform
+from orthogp.apps.paper.metrics import classification_metrics, model_metrics
+from orthogp.apps.paper.models import build
+from orthogp.apps.paper.published import figures, sizes
+from orthogp.apps.paper.records import Job, read_record, read_records, write_summary
+from orthogp.apps.paper.runner import grid, run_jobs
 from orthogp.errors import ConfigurationError
 from orthogp.likelihoods import Bernoulli, Gaussian, RobustMax
-from orthogp.paper import job as job_module
-from orthogp.paper import runner
-from orthogp.paper.curves import Curve
-from orthogp.paper.experiments import EXPERIMENTS, chosen_methods
-from orthogp.paper.job import Place, finished, perform
-from orthogp.paper.metrics import classification_metrics, model_metrics
-from orthogp.paper.models import build
-from orthogp.paper.published import figures, sizes
-from orthogp.paper.records import Job, read_record, read_records, write_summary
-from orthogp.paper.runner import grid, run_jobs
 from orthogp.training import Event, Report, Rows
 
 # Before the fixture below makes them small.
@@ -264,9 +264,9 @@ KILLED = """
 import sys
 from dataclasses import replace
 from pathlib import Path
-from orthogp.paper import job
-from orthogp.paper.experiments import EXPERIMENTS
-from orthogp.paper.records import Job
+from orthogp.apps.paper import job
+from orthogp.apps.paper.experiments import EXPERIMENTS
+from orthogp.apps.paper.records import Job
 from orthogp.training import fit
 
 e = EXPERIMENTS["illustration"]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from archives import compressed, zipped
+from orthogp.apps.paper import published
+from orthogp.apps.paper.fetching.readers import coded, fields, uncompress, zip_member
+from orthogp.apps.paper.fetching.sources import OF_121_URL, SOURCES, UCI_URL, Source
 from orthogp.errors import DataError
-from orthogp.paper import published
-from orthogp.paper.fetching.readers import coded, fields, uncompress, zip_member
-from orthogp.paper.fetching.sources import OF_121_URL, SOURCES, UCI_URL, Source
 
 TASKS = ("regression", "classification")
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from orthogp.errors import ConfigurationError
-from orthogp.paper import published
-from orthogp.paper.records import Job, Record, read_records, write_record
-from orthogp.paper.tables import (
+from orthogp.apps.paper import published
+from orthogp.apps.paper.records import Job, Record, read_records, write_record
+from orthogp.apps.paper.tables import (
     Cell,
     Row,
     print_table,
@@ -20,9 +19,10 @@ from orthogp.paper.tables import (
     to_latex,
     write_tables,
 )
-from orthogp.paper.tables.latex import escape
-from orthogp.paper.tables.model import ACCURACY, COVERAGE, LOG_LIKELIHOOD, RMSE
-from orthogp.paper.tables.summary import statistics
+from orthogp.apps.paper.tables.latex import escape
+from orthogp.apps.paper.tables.model import ACCURACY, COVERAGE, LOG_LIKELIHOOD, RMSE
+from orthogp.apps.paper.tables.summary import statistics
+from orthogp.errors import ConfigurationError
 from paper_records import changed, papers, record
 
 

@@ -10,10 +10,10 @@ from gpytorch.variational import (
     VariationalStrategy,
 )
 
-from orthogp.covariance import Covariance
+from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian
 from orthogp.model import VariationalGP, build_basis
-from orthogp.optimum import exact_regression
+from orthogp.posterior.optimum import exact_regression
 
 pytestmark = [
     pytest.mark.peer,

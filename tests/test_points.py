@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orthogp import points
 from orthogp.errors import DataError
-from orthogp.points import choose_beta, choose_gamma
+from orthogp.posterior import points
+from orthogp.posterior.points import choose_beta, choose_gamma
 
 
 def generator(seed: int = 0) -> torch.Generator:

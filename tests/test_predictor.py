@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from orthogp import radial
-from orthogp.bases import predictor
+from orthogp.kernel import radial
 from orthogp.likelihoods import RobustMax
+from orthogp.posterior import predictor
 from orthogp.training import Rows, fit
 from runs import data, model, settings
 

@@ -13,11 +13,11 @@ from gpytorch.constraints import Interval
 
 import team_jobs
 from orthogp import OrthogonalGPRegressor, files
-from orthogp.covariance import Covariance
 from orthogp.errors import ConfigurationError, FileError, NumericalError
+from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, as_likelihood
 from orthogp.model import VariationalGP, build_basis
-from orthogp.saving import load_model, save_model
+from orthogp.storage import load_model, save_model
 from orthogp.training import Rows, fit, full_bound, start_hyperparameters
 from orthogp.training.checkpoint import fingerprint
 from runs import contents, data, same, settings, single_step

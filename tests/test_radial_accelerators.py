@@ -8,20 +8,20 @@ from types import ModuleType
 import pytest
 import torch
 
-from orthogp import radial
-from orthogp.covariance import Covariance
 from orthogp.errors import ConfigurationError
+from orthogp.kernel import radial
+from orthogp.kernel.covariance import Covariance
+from orthogp.kernel.radial import accelerators
 from orthogp.likelihoods import Gaussian
 from orthogp.model import VariationalGP, build_basis, default_kernel
-from orthogp.radial import accelerators
 from orthogp.training import Rows, TrainingConfig, fit
 
 pytest.importorskip("llvmlite")
 
 from llvmlite import binding
 
-from orthogp.radial import kernels, threads
-from orthogp.radial.kernels import Kind
+from orthogp.kernel.radial import kernels, threads
+from orthogp.kernel.radial.kernels import Kind
 
 
 def forget() -> None:

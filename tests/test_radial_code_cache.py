@@ -12,8 +12,8 @@ import torch
 
 pytest.importorskip("llvmlite")
 
-from orthogp.radial import code_cache, compiled, functions, kernels, native
-from orthogp.radial.kernels import Kind
+from orthogp.kernel.radial import code_cache, compiled, functions, kernels, native
+from orthogp.kernel.radial.kernels import Kind
 
 KIND = Kind(("rbf", "matern32"), double=True, ard=False, dense=True)
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from orthogp import radial
-from orthogp.covariance import Covariance
 from orthogp.errors import DataError
+from orthogp.kernel import radial
+from orthogp.kernel.covariance import Covariance
 from problems import default_sum
 
-compiled = pytest.importorskip("orthogp.radial.compiled")
-native = pytest.importorskip("orthogp.radial.native")
-threads = pytest.importorskip("orthogp.radial.threads")
+compiled = pytest.importorskip("orthogp.kernel.radial.compiled")
+native = pytest.importorskip("orthogp.kernel.radial.native")
+threads = pytest.importorskip("orthogp.kernel.radial.threads")
 
 ALL = ("rbf", "matern12", "matern32", "matern52")
 # The loop over the inputs is written out for few of them only.
@@ -260,7 +260,7 @@ def test_where_llvm_cannot_compile_the_tiles_serve_and_a_warning_says_so(monkeyp
     monkeypatch.setitem(sys.modules, "llvmlite", broken)
     broken.__spec__ = importlib.util.spec_from_loader("llvmlite", None)
     for name in ("compiled", "functions", "kernels", "native"):
-        monkeypatch.delitem(sys.modules, f"orthogp.radial.{name}")
+        monkeypatch.delitem(sys.modules, f"orthogp.kernel.radial.{name}")
         monkeypatch.delattr(radial, name)
     with pytest.warns(UserWarning, match="LLVM cannot compile here"):
         assert radial.compiled_for(torch.zeros(2, 2)) is None
@@ -268,8 +268,8 @@ def test_where_llvm_cannot_compile_the_tiles_serve_and_a_warning_says_so(monkeyp
 
 DEFAULT_DEVICE = """
 import torch
-from orthogp import radial
-from orthogp.covariance import Covariance
+from orthogp.kernel import radial
+from orthogp.kernel.covariance import Covariance
 from orthogp.model import default_kernel
 
 x, a = torch.linspace(-1, 1, 12).reshape(6, 2).requires_grad_(), torch.ones(1, 6)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from orthogp.bases import NaturalGaussian
 from orthogp.errors import DataError, NumericalError
 from orthogp.model import VariationalGP
+from orthogp.posterior import NaturalGaussian
 from orthogp.training import Rows, fit, full_bound
 from orthogp.training.batches import ColumnSampler, Sampler
 from orthogp.training.run import REPORTS_TO_RELAX, Run

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from orthogp.errors import ConfigurationError
-from orthogp.residual import (
+from orthogp.posterior.residual import (
     ScaledAdam,
     diagonal_rule,
     exact_rule,
@@ -35,7 +35,7 @@ def test_projected_diagonal_is_chunked(monkeypatch):
     p = problem(seed=1, b=4, g=7)
     factor = initial_factor(p)
     whole = projected_diagonal(p.covariance, p.beta, p.gamma, factor.R)
-    monkeypatch.setattr("orthogp.residual.DIAGONAL_CHUNK", 8)
+    monkeypatch.setattr("orthogp.posterior.residual.DIAGONAL_CHUNK", 8)
     torch.testing.assert_close(projected_diagonal(p.covariance, p.beta, p.gamma, factor.R), whole)
 
 

@@ -12,12 +12,13 @@ import torch
 from gpytorch.constraints import GreaterThan, Interval, LessThan, Positive
 from safetensors.torch import save
 
-from orthogp import files, likelihoods
-from orthogp.bases import Decoupled
+from orthogp import likelihoods
 from orthogp.errors import ConfigurationError, FileError
+from orthogp.execution import files
 from orthogp.likelihoods import as_likelihood
 from orthogp.model import VariationalGP
-from orthogp.saving import load_model, save_model
+from orthogp.posterior import Decoupled
+from orthogp.storage import load_model, save_model
 from problems import KINDS, make_basis, make_model, problem, randomise
 
 X = torch.randn(6, 2, generator=torch.Generator().manual_seed(5), dtype=torch.float64)

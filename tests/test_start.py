@@ -6,9 +6,9 @@ import torch
 
 import reference
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
-from orthogp.covariance import Covariance
 from orthogp.estimators import base
 from orthogp.estimators.defaults import start_steps, starts_by_evidence
+from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Bernoulli, Gaussian, StudentT
 from orthogp.training import Rows, start_hyperparameters
 from orthogp.training.start import log_density_of_others, log_evidence

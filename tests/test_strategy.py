@@ -21,9 +21,9 @@ from gpytorch.variational import (
 
 import orthogp.strategy
 import reference
-from orthogp.covariance import Covariance
 from orthogp.errors import ConfigurationError
-from orthogp.optimum import exact_regression
+from orthogp.kernel.covariance import Covariance
+from orthogp.posterior.optimum import exact_regression
 from orthogp.strategy import OrthogonalVariationalStrategy, factor_of_base
 from problems import default_sum, make_model, problem, reference_terms, to_numpy
 from strategies import (

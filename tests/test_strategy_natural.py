@@ -11,7 +11,7 @@ from linear_operator.utils.errors import NotPSDError
 
 from orthogp.errors import ConfigurationError
 from orthogp.linalg import factorise
-from orthogp.optimum import coupled_optimum
+from orthogp.posterior.optimum import coupled_optimum
 from orthogp.strategy import NaturalSteps
 from problems import default_sum, problem
 from strategies import (

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from orthogp.team import Team
+from orthogp.execution.team import Team
 from orthogp.training import Rows, Stream, fit, full_bound, streams
 from orthogp.training.feeds import BLOCKS_A_PROCESS, make_feed
 from runs import contents, data, model, same, settings, untimed

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from orthogp.apps.tabular.encoding import Encoder, Tally
+from orthogp.apps.tabular.learning import learn, require_complete, require_usable
+from orthogp.apps.tabular.plan import LevelColumn, NumberColumn, Plan
 from orthogp.errors import DataError, FileError
-from orthogp.tabular.encoding import Encoder, Tally
-from orthogp.tabular.learning import learn, require_complete, require_usable
-from orthogp.tabular.plan import LevelColumn, NumberColumn, Plan
 from tabular_cases import NASTY, sample
 
 

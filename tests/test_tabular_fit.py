@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, OrthogpError, saving
+from orthogp.apps.tabular.encoding import Tally
+from orthogp.apps.tabular.model import TableModel
 from orthogp.errors import FileError
-from orthogp.tabular.encoding import Tally
-from orthogp.tabular.model import TableModel
 from tabular_cases import SMALL, fit, predict, run, sample, write
 
 
@@ -106,7 +106,7 @@ def test_no_test_rows_no_report(table, tmp_path):
 
 
 def test_a_report_that_fails_leaves_the_model(table, tmp_path, monkeypatch):
-    from orthogp.pages import Page
+    from orthogp.plotting.pages import Page
 
     def full(self, path):
         raise FileError(f"{path} could not be written: No space left on device")
@@ -184,8 +184,8 @@ def test_the_table_is_never_overwritten(table):
 
 INTERRUPTED = """
 import os, signal, sys
-from orthogp.tabular import fitting
-from orthogp.tabular.commands import app
+from orthogp.apps.tabular import fitting
+from orthogp.apps.tabular.commands import app
 
 tell = fitting.Ending.__call__
 
@@ -216,7 +216,7 @@ def test_an_interrupted_fit_leaves_the_model_it_had_reached(table, tmp_path):
 
 
 def test_an_interrupt_before_there_is_a_model_writes_nothing(table, tmp_path, monkeypatch):
-    from orthogp.tabular import fitting
+    from orthogp.apps.tabular import fitting
 
     def interrupted(*_):
         raise KeyboardInterrupt

@@ -9,11 +9,11 @@ import pyarrow.parquet
 import pytest
 
 from orthogp import OrthogpError
-from orthogp.tabular import commands
-from orthogp.tabular.folders import deal, outline
-from orthogp.tabular.model import TableModel
-from orthogp.tabular.predicting import PredictRequest
-from orthogp.team import Team
+from orthogp.apps.tabular import commands
+from orthogp.apps.tabular.folders import deal, outline
+from orthogp.apps.tabular.model import TableModel
+from orthogp.apps.tabular.predicting import PredictRequest
+from orthogp.execution.team import Team
 from tabular_cases import fit, predict, run, sample, write
 from torchrun import torchrun
 

@@ -5,12 +5,12 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from orthogp.apps.tabular import large, preparing
+from orthogp.apps.tabular.large import EncodedTable
+from orthogp.apps.tabular.model import TableModel
+from orthogp.apps.tabular.preparing import FitRequest, prepare
+from orthogp.apps.tabular.reading import open_table
 from orthogp.estimators import streamed
-from orthogp.tabular import large, preparing
-from orthogp.tabular.large import EncodedTable
-from orthogp.tabular.model import TableModel
-from orthogp.tabular.preparing import FitRequest, prepare
-from orthogp.tabular.reading import open_table
 from tabular_cases import fit, predict, sample
 
 ROWS = 400

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from orthogp import OrthogonalGPRegressor
-from orthogp.tabular.commands import app
-from orthogp.tabular.options import HELP, LEFT_OUT, OWN_DEFAULTS, as_arguments, settings
+from orthogp.apps.tabular.commands import app
+from orthogp.apps.tabular.options import HELP, LEFT_OUT, OWN_DEFAULTS, as_arguments, settings
 
 OBJECTS = {"kernel", "inducing_points", "residual_points", "callbacks"}
 SIGNATURE = inspect.signature(OrthogonalGPRegressor.__init__).parameters
@@ -55,7 +55,7 @@ def test_words_become_values(name, text, value):
 
 def test_the_commands_are_offered_without_heavy_imports():
     code = (
-        "import sys, orthogp.tabular.commands;"
+        "import sys, orthogp.apps.tabular.commands;"
         "sys.exit(any(name in sys.modules for name in ('torch', 'pyarrow', 'sklearn')))"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

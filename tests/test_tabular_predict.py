@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from orthogp import OrthogpError
+from orthogp.apps.tabular import writing
+from orthogp.apps.tabular.encoding import Tally
+from orthogp.apps.tabular.model import TableModel
 from orthogp.errors import FileError
-from orthogp.tabular import writing
-from orthogp.tabular.encoding import Tally
-from orthogp.tabular.model import TableModel
 from tabular_cases import fit, predict, read, run, sample, write
 
 

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from orthogp.apps.tabular.kinds import kind_of, numbers, texts
+from orthogp.apps.tabular.reading import open_table
 from orthogp.errors import DataError, FileError
-from orthogp.tabular.kinds import kind_of, numbers, texts
-from orthogp.tabular.reading import open_table
 from tabular_cases import sample, write
 
 KINDS = {"a": "number", "b": "number", "colour": "text", "flag": "bool", "key": "text"}

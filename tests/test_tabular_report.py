@@ -10,10 +10,10 @@ import torch
 from sklearn.metrics import brier_score_loss, mean_absolute_error, r2_score, root_mean_squared_error
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
+from orthogp.apps.tabular.measures import measure
+from orthogp.apps.tabular.relevance import relevance
+from orthogp.apps.tabular.report_text import shown
 from orthogp.model import default_kernel
-from orthogp.tabular.measures import measure
-from orthogp.tabular.relevance import relevance
-from orthogp.tabular.report_text import shown
 from tabular_cases import NASTY, fit, sample, write
 
 SMALL = {"n_inducing": 8, "n_residual": 8, "max_steps": 20, "device": "cpu", "random_state": 0}

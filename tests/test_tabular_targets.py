@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from orthogp.apps.tabular.targets import read_target
 from orthogp.errors import ConfigurationError, DataError
-from orthogp.tabular.targets import read_target
 
 
 @pytest.mark.parametrize(

@@ -5,12 +5,12 @@ import copy
 import pytest
 import torch
 
-from orthogp.bases import NaturalGaussian, Orthogonal
 from orthogp.errors import ConfigurationError
 from orthogp.likelihoods import Bernoulli, Gaussian
 from orthogp.linalg import factorise_robustly
 from orthogp.model import VariationalGP, build_basis, default_kernel
-from orthogp.residual import projected_covariance, projected_diagonal
+from orthogp.posterior import NaturalGaussian, Orthogonal
+from orthogp.posterior.residual import projected_covariance, projected_diagonal
 from orthogp.training import Rows, TrainingConfig, fit, full_bound
 from orthogp.training.step import Step
 from runs import contents, data, finite, model, same, settings, single_step

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from orthogp.bases.predictor import _trapezoid
-from orthogp.triangles import congruent, lower_product, symmetric_product, upper_product
+from orthogp.linalg import congruent, lower_product, symmetric_product, upper_product
+from orthogp.posterior.predictor import _trapezoid
 
 
 def normal(*shape: int) -> torch.Tensor:

@@ -19,7 +19,7 @@ from safetensors.torch import save
 from archives import zipped
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, files
 from orthogp.errors import FileError
-from orthogp.saving import load_model
+from orthogp.storage import load_model
 
 TORTURE = Path(__file__).parents[1] / "benchmarks" / "torture"
 MUTANTS = 240
@@ -196,7 +196,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from trial import limit_memory
 from orthogp.errors import FileError
-from orthogp.saving import load_model
+from orthogp.storage import load_model
 limit_memory(2**30)
 for path in map(Path, sys.argv[2:]):
     began = time.monotonic()

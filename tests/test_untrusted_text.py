@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orthogp.paper.records import Job, Record
-from orthogp.paper.report import write_report
-from orthogp.tabular.writing import harmless
+from orthogp.apps.paper.records import Job, Record
+from orthogp.apps.paper.report import write_report
+from orthogp.apps.tabular.writing import harmless
 from sample_pages import NASTY
 
 

@@ -39,7 +39,7 @@ class Mutant:
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="no projection in r(x)",
-        file="orthogp/bases/base.py",
+        file="orthogp/posterior/base.py",
         find="p.factor.omega, q.v - p.u, q.S,",
         replace="p.factor.omega, q.v, q.S,",
         tests=(
@@ -51,7 +51,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="no projection in the predictor",
-        file="orthogp/bases/predictor.py",
+        file="orthogp/posterior/predictor.py",
         find="(q.v - p.u) @ factor.R",
         replace="q.v @ factor.R",
         tests=(
@@ -62,7 +62,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="posterior in place of prior blocks in the mean",
-        file="orthogp/bases/base.py",
+        file="orthogp/posterior/base.py",
         find="p.factor.omega, q.v - p.u, q.S,",
         replace="p.factor.omega, q.v - p.u + (q.S @ p.u.unsqueeze(-1)).squeeze(-1), q.S,",
         tests=(
@@ -73,7 +73,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="posterior in place of prior blocks in the KL",
-        file="orthogp/bases/base.py",
+        file="orthogp/posterior/base.py",
         find="energy = self._residual_energy(covariance, projection)",
         replace=(
             "energy = self._residual_energy(covariance, projection)\n"
@@ -88,7 +88,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="KL without the residual",
-        file="orthogp/bases/base.py",
+        file="orthogp/posterior/base.py",
         find="energy = self._residual_energy(covariance, projection)",
         replace="energy = 0.0 * self._residual_energy(covariance, projection)",
         tests=(
@@ -98,21 +98,21 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="natural step without its guard",
-        file="orthogp/bases/posterior.py",
+        file="orthogp/posterior/gaussian.py",
         find="        if guarded:\n",
         replace="        if False:\n",
         tests=("tests/test_natural.py::test_the_guard_keeps_the_precision_positive_definite",),
     ),
     Mutant(
         name="guard that only asks for a positive definite result",
-        file="orthogp/natural.py",
+        file="orthogp/posterior/natural.py",
         find="SMALLEST_SHARE = 0.1",
         replace="SMALLEST_SHARE = 0.0",
         tests=("tests/test_natural.py::test_safe_step_size_keeps_a_share_of_the_precision",),
     ),
     Mutant(
         name="raw columns sampled",
-        file="orthogp/bases/base.py",
+        file="orthogp/posterior/base.py",
         find="return scale * sampled.sum(-1)",
         replace=(
             "raw = self.a_gamma[:, p.columns].double() * (\n"
@@ -125,7 +125,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="sampled columns not scaled",
-        file="orthogp/bases/base.py",
+        file="orthogp/posterior/base.py",
         find="return scale * sampled.sum(-1)",
         replace="return sampled.sum(-1)",
         tests=("tests/test_bases.py::test_sampled_kl_is_unbiased",),
@@ -139,7 +139,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="Adam on a_γ without its scale",
-        file="orthogp/residual.py",
+        file="orthogp/posterior/residual.py",
         find='        scale = state["scale"]\n',
         replace='        scale = torch.ones_like(state["scale"])\n',
         tests=(
@@ -149,28 +149,28 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="unwhitened q left whitened",
-        file="orthogp/bases/posterior.py",
+        file="orthogp/posterior/gaussian.py",
         find="return lower_product(self.R, factor.L, lower=True)",
         replace="return lower_product(self.R, self.L, lower=True)",
         tests=("tests/test_bases.py::test_what_is_held_fixed_stands_still_when_the_kernel_moves",),
     ),
     Mutant(
         name="a gradient that forgets what stands still",
-        file="orthogp/bases/posterior.py",
+        file="orthogp/posterior/gaussian.py",
         find="omega.diagonal().add_(2.0 * grad_log_det.sum())",
         replace="pass",
         tests=("tests/test_bases.py::test_gradients_of_the_bound_match_finite_differences",),
     ),
     Mutant(
         name="S̃ that does not follow L in the marginals",
-        file="orthogp/bases/base.py",
+        file="orthogp/posterior/base.py",
         find="product = product + (product + total(H)).mT",
         replace="pass",
         tests=("tests/test_bases.py::test_gradients_of_the_bound_match_finite_differences",),
     ),
     Mutant(
         name="half of the gradient of K_β",
-        file="orthogp/radial/__init__.py",
+        file="orthogp/kernel/radial/__init__.py",
         find="return 2.0 * grad_outputs[0]",
         replace="return grad_outputs[0]",
         tests=("tests/test_bases.py::test_gradients_of_the_bound_match_finite_differences",),
@@ -184,7 +184,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a slope of the radial sum without its scale",
-        file="orthogp/radial/tiled.py",
+        file="orthogp/kernel/radial/tiled.py",
         find="zip(_scalars(self.rho * self.scale), self.families, strict=True)",
         replace="zip(_scalars(self.rho), self.families, strict=True)",
         tests=("tests/test_covariance.py",),
@@ -217,7 +217,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="a file without its checksum",
-        file="orthogp/files.py",
+        file="orthogp/execution/files.py",
         find='if hashlib.sha256(payload).hexdigest().encode() + b"\\n" != digest:',
         replace="if False:",
         tests=("tests/test_files.py::test_no_flipped_bit_is_read",),

@@ -29,7 +29,7 @@ def problem(case: str, seed: int, data_dir: str) -> Problem:
 
 def from_table(case: str, seed: int, data_dir: Path) -> Problem:
     """A tenth of the rows, drawn by the seed, to test on; in the units of the table."""
-    from orthogp.paper.datasets import load
+    from orthogp.apps.paper.datasets import load
 
     task, _, name = case.partition("/")
     found = load(data_dir, task, name)

@@ -89,7 +89,7 @@ def wanted(options: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
 
     tables = []
     if options.data_dir:
-        from orthogp.paper.datasets import TASKS, available
+        from orthogp.apps.paper.datasets import TASKS, available
 
         root = Path(options.data_dir)
         tables = [f"{task}/{name}" for task in TASKS for name in available(root, task)]
@@ -134,7 +134,7 @@ def run_all(options: argparse.Namespace, path: Path) -> None:
 def _gpu(device: str) -> contextlib.AbstractContextManager[Any]:
     if device != "cuda":
         return contextlib.nullcontext()
-    from orthogp.paper.runner import shared_gpu
+    from orthogp.apps.paper.runner import shared_gpu
 
     return shared_gpu("cuda")
 

@@ -13,12 +13,12 @@ from gpytorch.kernels import LinearKernel, PeriodicKernel, RBFKernel, ScaleKerne
 from gpytorch.means import LinearMean
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
+from orthogp.apps.tabular.encoding import Encoder, Tally
+from orthogp.apps.tabular.model import TableModel
+from orthogp.apps.tabular.plan import LevelColumn, NumberColumn, Plan
 from orthogp.likelihoods import Gaussian, as_likelihood
 from orthogp.model import VariationalGP, build_basis, default_kernel
-from orthogp.saving import load_model, save_model
-from orthogp.tabular.encoding import Encoder, Tally
-from orthogp.tabular.model import TableModel
-from orthogp.tabular.plan import LevelColumn, NumberColumn, Plan
+from orthogp.storage import load_model, save_model
 from orthogp.training import Rows, TrainingConfig, fit
 
 SMALL: dict[str, Any] = {

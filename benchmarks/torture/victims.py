@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.csv
 import torch
 
-from orthogp import files
+from orthogp.apps.tabular.encoding import Encoder
+from orthogp.apps.tabular.model import TableModel
+from orthogp.apps.tabular.plan import NumberColumn, Plan
 from orthogp.estimators import OrthogonalGPRegressor
+from orthogp.execution import files
 from orthogp.likelihoods import Gaussian
 from orthogp.model import VariationalGP, build_basis, default_kernel
-from orthogp.saving import save_model
-from orthogp.tabular.encoding import Encoder
-from orthogp.tabular.model import TableModel
-from orthogp.tabular.plan import NumberColumn, Plan
+from orthogp.storage import save_model
 from orthogp.training import Rows, TrainingConfig, fit
 
 ROWS = 2000
@@ -92,7 +92,7 @@ def prepare_table(folder: Path) -> None:
 
 def predict(suffix: str) -> Callable[[Path], None]:
     def work(folder: Path) -> None:
-        from orthogp.cli import app
+        from orthogp.apps.cli import app
 
         sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115
         names = [str(folder / name) for name in ("model.orthogp", "new.csv", f"out{suffix}")]

@@ -15,8 +15,8 @@ from gpytorch.variational import (
     VariationalStrategy,
 )
 
-from orthogp.covariance import Covariance
-from orthogp.optimum import exact_regression
+from orthogp.kernel.covariance import Covariance
+from orthogp.posterior.optimum import exact_regression
 from orthogp.strategy import OrthogonalVariationalStrategy
 
 torch.manual_seed(0)

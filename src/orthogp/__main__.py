@@ -1,5 +1,5 @@
 """`python -m orthogp` is the `orthogp` program."""
 
-from orthogp.cli import main
+from orthogp.apps.cli import main
 
 main()

@@ -31,10 +31,10 @@ from torch import Tensor, nn
 from torch.distributions.kl import register_kl
 from torch.utils.checkpoint import checkpoint
 
-from orthogp.covariance import Covariance
 from orthogp.errors import ConfigurationError
-from orthogp.natural import WhitenedNatural, natural_step, safe_step_size
-from orthogp.radial.terms import radial_terms
+from orthogp.kernel.covariance import Covariance
+from orthogp.kernel.radial.terms import radial_terms
+from orthogp.posterior.natural import WhitenedNatural, natural_step, safe_step_size
 
 # Elements of a block held at a time by kernels without a fused product.
 TILE = {"cpu": 2**20, "cuda": 2**24}

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orthogp import training
-from orthogp.calibration import Calibration, LatentScales
-from orthogp.covariance import Covariance
 from orthogp.errors import DataError
+from orthogp.estimators.calibration import Calibration, LatentScales
 from orthogp.estimators.checks import checked_numbers, checked_table, require_fitted
 from orthogp.estimators.defaults import (
     first_config,
@@ -36,11 +35,12 @@ from orthogp.estimators.spread import starting_kernel
 from orthogp.estimators.streamed import is_large, loaded, streamed_table
 from orthogp.estimators.targets import Learner, Targets
 from orthogp.estimators.together import require_alike
+from orthogp.execution.team import current_team
+from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood
 from orthogp.model import VariationalGP, build_basis
-from orthogp.points import choose_beta, choose_gamma
+from orthogp.posterior.points import choose_beta, choose_gamma
 from orthogp.sources import as_source
-from orthogp.team import current_team
 from orthogp.training import (
     ProgressBar,
     Rows,

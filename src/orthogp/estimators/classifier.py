@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from torch import Tensor
 
-from orthogp.calibration import LatentScales, fit_latent_scales
 from orthogp.errors import ConfigurationError
 from orthogp.estimators.base import OrthogonalGP
+from orthogp.estimators.calibration import LatentScales, fit_latent_scales
 from orthogp.estimators.checks import checked_labels, require_fitted
 from orthogp.estimators.defaults import CLASSIFICATION_VARIANCE
 from orthogp.estimators.fitted import Fitted

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from orthogp.calibration import SMALLEST_SAMPLE
 from orthogp.errors import ConfigurationError
+from orthogp.estimators.calibration import SMALLEST_SAMPLE
 from orthogp.likelihoods import Gaussian, Likelihood
 from orthogp.training import TrainingConfig
 

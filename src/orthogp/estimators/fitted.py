@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orthogp.bases import Predictor
-from orthogp.calibration import Calibration, LatentScales
+from orthogp.estimators.calibration import Calibration, LatentScales
 from orthogp.estimators.intake import Units
 from orthogp.estimators.scaling import Array
 from orthogp.estimators.settings import cpu_by_default
 from orthogp.estimators.targets import LabelTargets
 from orthogp.model import VariationalGP
+from orthogp.posterior import Predictor
 from orthogp.training import predict_in_chunks
 
 # Rows that a prediction looks at together: memory does not grow with the table.

@@ -12,7 +12,7 @@ from orthogp.estimators.defaults import count_held_out
 from orthogp.estimators.scaling import Array, Moments, Scaling
 from orthogp.estimators.settings import torch_dtype
 from orthogp.estimators.targets import Learner, Targets
-from orthogp.team import current_team
+from orthogp.execution.team import current_team
 from orthogp.training import Rows, Stream
 
 

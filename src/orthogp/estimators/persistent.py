@@ -14,18 +14,18 @@ from gpytorch.likelihoods import Likelihood as GpytorchLikelihood
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orthogp.calibration import Calibration, LatentScales
 from orthogp.errors import FileError, OrthogpError
+from orthogp.estimators.calibration import Calibration, LatentScales
 from orthogp.estimators.checks import Columns, require_fitted
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.scaling import Scaling
 from orthogp.estimators.settings import Settings, cpu_by_default, no_type_check, torch_device
 from orthogp.estimators.state import ARRAYS, finite, pack_fitted, pack_settings, unpack_fitted
 from orthogp.estimators.targets import Targets
-from orthogp.export import export_onnx
 from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP
-from orthogp.saving import Saved, load_model, save_model
+from orthogp.storage import Saved, load_model, save_model
+from orthogp.storage.onnx import export_onnx
 
 # Points at which an estimator from a file is asked for predictions before anyone else asks.
 PROBED = 4

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from orthogp.calibration import Calibration
 from orthogp.errors import ConfigurationError, DataError, NumericalError
 from orthogp.estimators.base import OrthogonalGP
+from orthogp.estimators.calibration import Calibration
 from orthogp.estimators.checks import checked_numbers, require_fitted
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.scaling import Array

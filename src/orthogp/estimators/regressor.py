@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
 from torch import Tensor
 
-from orthogp.calibration import Calibration, calibrate
 from orthogp.errors import ConfigurationError
+from orthogp.estimators.calibration import Calibration, calibrate
 from orthogp.estimators.defaults import REGRESSION_VARIANCE
 from orthogp.estimators.noise import set_noise
 from orthogp.estimators.predictive import PredictsNumbers

@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orthogp.calibration import Calibration, LatentScales, QuantileMap, is_tail
 from orthogp.errors import FileError
+from orthogp.estimators.calibration import Calibration, LatentScales, QuantileMap, is_tail
 from orthogp.estimators.checks import Columns
 from orthogp.estimators.defaults import plain
 from orthogp.estimators.fitted import Fitted

@@ -13,7 +13,7 @@ from orthogp.estimators.checks import Columns, checked_weight
 from orthogp.estimators.defaults import count_held_out, point_counts
 from orthogp.estimators.intake import Intake, Table, Units
 from orthogp.estimators.scaling import Array, Moments
-from orthogp.points import KMEANS_ROWS
+from orthogp.posterior.points import KMEANS_ROWS
 from orthogp.sources import Block, Source
 from orthogp.training import Rows, Stream
 

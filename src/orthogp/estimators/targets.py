@@ -13,8 +13,8 @@ from torch import Tensor
 from orthogp.errors import DataError
 from orthogp.estimators.checks import checked_labels, checked_targets, require_classes
 from orthogp.estimators.scaling import Array, Moments, Scaling
+from orthogp.execution.team import current_team
 from orthogp.likelihoods import RegressionLikelihood
-from orthogp.team import current_team
 
 # Labels in a refusal.
 MOST_NAMED = 5

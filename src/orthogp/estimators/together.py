@@ -3,7 +3,7 @@
 import hashlib
 
 from orthogp.errors import DataError
-from orthogp.team import Team
+from orthogp.execution.team import Team
 from orthogp.training import Rows, Stream
 
 

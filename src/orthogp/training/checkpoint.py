@@ -10,10 +10,10 @@ from typing import Any
 
 from torch import Tensor
 
-from orthogp import files
 from orthogp.errors import FileError
+from orthogp.execution import files
 from orthogp.model import VariationalGP
-from orthogp.priors import registered_priors
+from orthogp.model.priors import registered_priors
 from orthogp.training.batches import Rows
 from orthogp.training.config import TrainingConfig
 from orthogp.training.streams import Stream

@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orthogp.bases import Basis, Predictor, marginals
 from orthogp.errors import NumericalError
 from orthogp.model import VariationalGP
+from orthogp.posterior import Basis, Predictor, marginals
 from orthogp.training.batches import ColumnSampler, Rows
 from orthogp.training.streams import Stream
 

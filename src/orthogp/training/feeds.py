@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from orthogp.branches import record
 from orthogp.errors import FileError
-from orthogp.team import Team
+from orthogp.execution.streams import record
+from orthogp.execution.team import Team
 from orthogp.training.batches import Rows, Sampler
 from orthogp.training.streams import Stream, Windows
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from orthogp.errors import ConfigurationError, FileError, NumericalError
+from orthogp.execution.team import current_team
 from orthogp.model import VariationalGP
-from orthogp.team import current_team
 from orthogp.training.batches import ColumnSampler, Rows
 from orthogp.training.callbacks import Callback, Event, Report
 from orthogp.training.checkpoint import Checkpoint, Checkpoints, fingerprint

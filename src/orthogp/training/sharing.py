@@ -3,10 +3,10 @@
 import torch
 from torch import nn
 
-from orthogp.bases import Basis
-from orthogp.bases.shards import Shards
 from orthogp.errors import ConfigurationError
-from orthogp.team import Team
+from orthogp.execution.team import Team
+from orthogp.posterior import Basis
+from orthogp.posterior.shards import Shards
 from orthogp.training.config import TrainingConfig
 
 

@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orthogp.covariance import Covariance
 from orthogp.errors import NumericalError
+from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian
 from orthogp.likelihoods.targets import latents_first
 from orthogp.linalg import factorise, log_diagonal
-from orthogp.priors import RegisteredPrior, log_prior, registered_priors
+from orthogp.model.priors import RegisteredPrior, log_prior, registered_priors
 from orthogp.training.adam import Adam
 from orthogp.training.batches import Rows
 from orthogp.training.config import TrainingConfig

@@ -9,20 +9,20 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from orthogp.bases import NaturalGaussian, Orthogonal
-from orthogp.branches import Branches, known, now, urgent_stream
 from orthogp.errors import ConfigurationError
+from orthogp.execution.streams import Branches, known, now, urgent_stream
+from orthogp.execution.team import Team
 from orthogp.likelihoods import Conditional
 from orthogp.model import Bound, VariationalGP
-from orthogp.priors import log_prior, registered_priors, require_densities
-from orthogp.residual import (
+from orthogp.model.priors import log_prior, registered_priors, require_densities
+from orthogp.posterior import NaturalGaussian, Orthogonal
+from orthogp.posterior.residual import (
     ScaledAdam,
     diagonal_rule,
     exact_rule,
     projected_covariance,
     projected_diagonal,
 )
-from orthogp.team import Team
 from orthogp.training.adam import BETA1, Adam
 from orthogp.training.config import TrainingConfig
 from orthogp.training.watch import CAUSES, Watch

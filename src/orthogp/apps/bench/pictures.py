@@ -1,0 +1,41 @@
+"""Results drawn: bars of contestants, and growth against |γ|. Needs Matplotlib."""
+
+from pathlib import Path
+from typing import Any
+
+from orthogp.apps.bench.tables import written
+
+
+def draw_bars(result: dict[str, Any], key: str, label: str, path: Path) -> None:
+    """One bar a contestant, ours in another colour."""
+    from matplotlib.figure import Figure
+
+    figures = result[key]
+    figure = Figure(figsize=(7, 0.6 + 0.4 * len(figures)), layout="constrained")
+    axes = figure.subplots()
+    colours = ["C0" if name.startswith("orthogp") else "C7" for name in figures]
+    bars = axes.barh(list(figures), list(figures.values()), color=colours)
+    axes.bar_label(bars, [written(value) for value in figures.values()], padding=3)
+    axes.margins(x=0.15)
+    axes.invert_yaxis()
+    axes.set_xlabel(label)
+    figure.savefig(path, dpi=150)
+
+
+def draw_scaling(result: dict[str, Any], path: Path) -> None:
+    """Milliseconds and memory against |γ|, with a line of slope one through the last size."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    panels = (("ms", "ms a step"), ("peak_mb", "peak memory, MiB"))
+    for axes, (key, label) in zip(figure.subplots(1, 2), panels, strict=True):
+        known = {int(n): v for n, v in result[key].items() if v is not None and int(n) > 0}
+        if known:
+            sizes, values = list(known), list(known.values())
+            axes.loglog(sizes, values, "o-", label="orthogp")
+            linear = [values[-1] * size / sizes[-1] for size in sizes]
+            axes.loglog(sizes, linear, ":", color="C7", label="linear")
+            axes.legend()
+        axes.set_xlabel("residual points |γ|")
+        axes.set_ylabel(label)
+    figure.savefig(path, dpi=150)

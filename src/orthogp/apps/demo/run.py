@@ -1,0 +1,69 @@
+"""The demonstration, top to bottom. What it needs is imported when it runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PAGE = "demo.html"
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="The folder for the page and the pictures.")] = Path(
+        "orthogp-demo"
+    ),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A few hundred rows and steps: seconds, not minutes.")
+    ] = False,
+) -> None:
+    """Fit, compare and draw on built-in data: what residual points add."""
+    from rich.console import Console
+
+    from orthogp.apps.demo import contest, pictures, problems, tables
+    from orthogp.apps.demo.page import build_page
+    from orthogp.errors import FileError
+    from orthogp.execution.files import write_atomically
+
+    if out.exists() and not out.is_dir():
+        raise FileError(f"{out} is not a folder; name another with --out")
+    console = Console()
+    size = contest.QUICK if quick else contest.FULL
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, soft_wrap=True)
+
+    data = problems.rough_surface(size.rows, size.test_rows)
+    say(
+        f"A rough surface: {size.rows} noisy points, {size.steps} steps of {size.batch_size} rows "
+        "for both methods"
+    )
+    outcomes = []
+    for method in contest.regression_methods(size):
+        say(f"  {method.name}, {method.points}")
+        outcomes.append(contest.fit_regression(method, data, size, verbose=True))
+    coupled, orthogonal = outcomes
+    digit_data = problems.digits(size.digit_rows, size.digit_test_rows)
+    method = contest.classification_method(size)
+    say(f"Handwritten digits: {size.digit_rows} rows, {size.digit_steps} steps")
+    say(f"  {method.name}, {method.points}")
+    digits = contest.fit_classification(method, digit_data, size, verbose=True)
+
+    drawn = {
+        "surface.png": pictures.draw_surface(coupled, orthogonal, size.grid),
+        "points.png": pictures.draw_points(orthogonal, size.grid),
+        "calibration.png": pictures.draw_calibration(outcomes, data, digits, digit_data),
+        "bound.png": pictures.draw_bound(outcomes),
+    }
+    contents = {name: pictures.png(figure) for name, figure in drawn.items()}
+    for name, content in contents.items():
+        write_atomically(out / name, [content])
+    page = build_page(size, outcomes, data, digits, digit_data, contents)
+    path = page.write(out / PAGE)
+
+    console.print(
+        tables.rich_table("Rough surface", tables.REGRESSION, tables.regression_rows(outcomes)),
+        tables.rich_table("Digits", tables.CLASSIFICATION, tables.classification_rows([digits])),
+    )
+    say(
+        f"Open {path} in a browser; next, OrthogonalGPRegressor().fit(X, y) on a table of your own."
+    )

@@ -1,0 +1,138 @@
+"""One cell of the grid: load, split, train, measure; killed and resumed as it may be."""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from orthogp import training
+from orthogp.apps.paper.curves import Curve, history_row
+from orthogp.apps.paper.datasets import Split, Table, load, split
+from orthogp.apps.paper.experiments import EXPERIMENTS, METHODS, OPTIMUM
+from orthogp.apps.paper.metrics import model_metrics
+from orthogp.apps.paper.models import build, run_optimum
+from orthogp.apps.paper.own import Outcome, run_boosting, run_default, run_ngboost
+from orthogp.apps.paper.provenance import provenance
+from orthogp.apps.paper.records import Job, Record, read_record, write_record
+from orthogp.errors import FileError
+from orthogp.training import Rows, full_bound
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where jobs find their data, leave their records, and run. `steps` None means the paper's."""
+
+    data_dir: Path
+    out: Path
+    device: str = "cpu"
+    steps: int | None = None
+
+
+def finished(job: Job, place: Place) -> Record | None:
+    """The record of a job that needs no second run; a failed one, or one of fewer steps, does."""
+    path = job.path(place.out)
+    try:
+        record = read_record(path) if path.exists() else None
+    except FileError:
+        return None
+    if record is None or record.status != "done":
+        return None
+    wanted = place.steps or EXPERIMENTS[job.experiment].training.max_steps
+    return record if job.method not in METHODS or record.steps >= wanted else None
+
+
+def perform(job: Job, task: str, place: Place) -> Record | None:
+    """Runs a job and writes its record; None when another process is at it.
+
+    What goes wrong is recorded as the reason of a failure, so that a grid goes on.
+    """
+    with _claimed(job.path(place.out).with_suffix(".lock")) as mine:
+        if not mine:
+            return None
+        done = finished(job, place)
+        if done is not None:
+            return done
+        folder = job.path(place.out).with_suffix("")
+        data: dict[str, Any] = {}
+        start = time.monotonic()
+        try:
+            table = load(place.data_dir, task, job.dataset)
+            data |= _described(table)
+            parts = split(table, job.split)
+            data |= {"train_rows": len(parts.x_train), "test_rows": len(parts.x_test)}
+            record = Record(job, "done", data=data, **vars(_run(job, table, parts, place, folder)))
+        except Exception as error:
+            said = str(error).strip().split("\n")[0]
+            record = Record(job, "failed", f"{type(error).__name__}: {said}", data=data)
+        seconds = record.seconds or time.monotonic() - start
+        record = replace(record, seconds=seconds, **provenance(place.device))
+        write_record(record, place.out)
+        shutil.rmtree(folder, ignore_errors=True)
+        return record
+
+
+def _run(job: Job, table: Table, parts: Split, place: Place, folder: Path) -> Outcome:
+    experiment, regression = EXPERIMENTS[job.experiment], table.task == "regression"
+    if job.method == "Default":
+        return run_default(parts, regression, job.split, place.device, folder)
+    if job.method == "Boosting":
+        return run_boosting(parts, regression, job.split)
+    if job.method == "NGBoost":
+        return run_ngboost(parts, job.split)
+    train = Rows(torch.from_numpy(parts.x_train), torch.from_numpy(parts.y_train))
+    test = Rows(torch.from_numpy(parts.x_test), torch.from_numpy(parts.y_test))
+    if job.method == OPTIMUM:
+        return run_optimum(experiment, train, test, job.split, place.device)
+    settings = experiment.model_settings(table.task, job.method)
+    model = build(settings, train, table.num_classes, job.split, place.device)
+    config = experiment.training_config(len(train), job.split, place.steps)
+    curve = Curve(folder / "curve.jsonl", len(train), lambda: model_metrics(model, test))
+    callbacks = (curve,) if experiment.curves else ()
+    result = training.fit(model, train, config, None, callbacks, folder)
+    if result.reason == "interrupt":
+        raise KeyboardInterrupt
+    metrics = model_metrics(model, test) | {"bound": full_bound(model, train) / len(train)}
+    history = [history_row(report, len(train)) for report in result.history]
+    return Outcome(
+        settings={**asdict(settings), "training": config.as_dict()},
+        metrics=metrics,
+        steps=result.steps,
+        recoveries=result.recoveries,
+        seconds=result.seconds - curve.looking,
+        history=curve.rows if experiment.curves else history,
+    )
+
+
+def _described(table: Table) -> dict[str, Any]:
+    rows, inputs = table.X.shape
+    return {
+        "task": table.task, "rows": rows, "inputs": inputs, "classes": table.num_classes,
+        "sha256": table.sha256,
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def _claimed(path: Path) -> Iterator[bool]:
+    """Whether this process alone holds `path`; a killed process lets go of it by itself."""
+    # Not there on every system; imported where it is needed.
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Its last holder may have removed it between these two lines.
+            mine = os.fstat(file.fileno()).st_ino == path.stat().st_ino
+        except (BlockingIOError, FileNotFoundError):
+            mine = False
+        try:
+            yield mine
+        finally:
+            if mine:
+                path.unlink(missing_ok=True)

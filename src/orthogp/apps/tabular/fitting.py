@@ -1,0 +1,72 @@
+"""The fit itself, and the report on the rows that were held out."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from orthogp.apps.tabular.measures import measure
+from orthogp.apps.tabular.model import TableModel
+from orthogp.apps.tabular.preparing import FitRequest, Prepared
+from orthogp.apps.tabular.relevance import relevance
+from orthogp.apps.tabular.report import Report
+from orthogp.errors import ConfigurationError
+from orthogp.estimators import OrthogonalGPClassifier, OrthogonalGPRegressor
+from orthogp.estimators.settings import torch_device
+from orthogp.training import Event
+
+
+@dataclass
+class Ending:
+    """A callback that remembers why a run ended."""
+
+    reason: str = field(default="")
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "end":
+            self.reason = event.message
+
+
+def require_device(device: str | None) -> None:
+    """Refuses a device that this machine has not, before the table is read for it."""
+    if torch_device(device).type == "cuda" and not torch.cuda.is_available():
+        raise ConfigurationError(f"--device is {device}, and torch finds no GPU here; use cpu")
+
+
+def train(request: FitRequest, prepared: Prepared) -> tuple[TableModel, bool]:
+    """The model fitted to the training rows, and whether an interrupt ended the training."""
+    ending = Ending()
+    settings = {**request.settings, "random_state": request.seed, "callbacks": (ending,)}
+    # Rows that stay in their files bring their targets with them.
+    y = prepared.y if isinstance(prepared.X, np.ndarray) else None
+    if prepared.classes is None:
+        estimator = OrthogonalGPRegressor(**settings).fit(prepared.X, y)
+    else:
+        # A rare class may be in the test rows alone: it is a class all the same.
+        estimator = OrthogonalGPClassifier(**settings)
+        estimator.partial_fit(prepared.X, y, prepared.classes)
+    model = TableModel(estimator, prepared.encoder, request.target, request.id_column)
+    return model, ending.reason == "interrupt"
+
+
+def judge(request: FitRequest, prepared: Prepared, model: TableModel, interrupted: bool) -> Report:
+    """The report on the test rows, of which there must be some."""
+    estimator = model.estimator
+    history = estimator.history_
+    return Report(
+        table=str(request.table),
+        model=str(request.out),
+        target=request.target,
+        task=prepared.target.task,
+        reason=prepared.target.reason,
+        rows=prepared.rows,
+        columns=prepared.columns,
+        inputs=prepared.X_test.shape[1],
+        steps=estimator.n_iter_,
+        seconds=history[-1]["seconds"] if history else 0.0,
+        interrupted=interrupted,
+        notes=prepared.notes,
+        measures=measure(estimator, prepared.X_test, prepared.y_test, prepared.y),
+        relevance=relevance(estimator.model_.covariance.kernel, model.plan.sources),
+        settings={**request.settings, "random_state": request.seed},
+    )

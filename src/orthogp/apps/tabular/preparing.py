@@ -1,0 +1,153 @@
+"""From a table on a disk to matrices for training and test; every refusal comes here."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from orthogp.apps.tabular.encoding import Encoder, Matrix, Tally
+from orthogp.apps.tabular.learning import learn, require_complete, require_usable
+from orthogp.apps.tabular.plan import POLICIES
+from orthogp.apps.tabular.reading import ParquetSource, Source, listed, open_table
+from orthogp.apps.tabular.targets import Target, read_target
+from orthogp.errors import ConfigurationError, DataError
+from orthogp.sources import Source as Blocks
+
+FEWEST_TRAINING_ROWS = 2
+
+
+@dataclass(frozen=True)
+class FitRequest:
+    """What a fit is asked to do; `settings` are the estimator's own."""
+
+    table: Path
+    target: str
+    out: Path
+    task: str | None
+    id_column: str | None
+    drop: tuple[str, ...]
+    test_size: float
+    missing: str
+    seed: int
+    settings: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.test_size < 1:
+            raise ConfigurationError(f"--test-size is {self.test_size}; expected a share in [0, 1)")
+        if not 0 <= self.seed < 2**32:
+            raise ConfigurationError(f"--seed is {self.seed}; expected a number in [0, 2³²)")
+        if self.missing not in POLICIES:
+            raise ConfigurationError(f"--missing is {self.missing!r}; expected impute or refuse")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Matrices and targets of both parts; `classes` are all labels of the table, if it has any.
+
+    Of a table that is not read whole `X` has the training rows with their targets, block by block,
+    and `y` has the targets of a sample of them.
+    """
+
+    encoder: Encoder
+    target: Target
+    classes: NDArray[Any] | None
+    X: Matrix | Blocks
+    y: NDArray[Any]
+    X_test: Matrix
+    y_test: NDArray[Any]
+    rows: dict[str, int]
+    columns: int
+    notes: tuple[str, ...]
+
+
+def prepare(request: FitRequest, say: Callable[[str], None]) -> Prepared:
+    """Reads, judges and splits the table; what is said is what was done to it."""
+    from orthogp.apps.tabular.large import WHOLE_BYTES, prepare_large
+
+    source = open_table(request.table)
+    inputs = input_columns(source, request)
+    if isinstance(source, ParquetSource) and source.stored_bytes() > WHOLE_BYTES:
+        return prepare_large(source, inputs, request, say)
+    table = source.read([request.target, *inputs])
+    if table.num_rows == 0:
+        raise DataError(f"{request.table} has no rows")
+    require_usable({name: table.schema.field(name).type for name in inputs})
+    target = read_target(table.column(request.target), request.target, request.task)
+    say(f"task: {target.task}, because {target.reason}")
+    notes = []
+    dropped = table.num_rows - int(target.present.sum())
+    if dropped:
+        notes.append(f"{dropped} of {table.num_rows} rows dropped: their target is missing")
+    kept = table.select(inputs).filter(pa.array(target.present))
+    train, test = split(kept.num_rows, request)
+    if request.missing == "refuse":
+        require_complete(kept)
+    plan, found = learn(kept.take(pa.array(train)), request.missing)
+    encoder, tally = Encoder(plan), Tally()
+    X, X_test = encoder.encode(kept.take(train), Tally()), encoder.encode(kept.take(test), tally)
+    notes += [*found, *(f"in the test rows, {note}" for note in unseen_notes(tally))]
+    for note in notes:
+        say(note)
+    rows = {"table": table.num_rows, "without_target": dropped,
+            "training": len(train), "test": len(test)}  # fmt: skip
+    return Prepared(
+        encoder=encoder,
+        target=target,
+        classes=np.unique(target.values) if target.task == "classification" else None,
+        X=X,
+        y=target.values[train],
+        X_test=X_test,
+        y_test=target.values[test],
+        rows=rows,
+        columns=len(plan.kinds),
+        notes=tuple(notes),
+    )
+
+
+def input_columns(source: Source, request: FitRequest) -> list[str]:
+    """All columns but the target, the id and those to drop."""
+    asked = [request.target, *request.drop]
+    asked += [] if request.id_column is None else [request.id_column]
+    require_columns(source, asked)
+    if request.target in (request.id_column, *request.drop):
+        raise ConfigurationError(f"{request.target!r} is the target: it can be no id and not drop")
+    found = [name for name in source.names if name not in asked]
+    if not found:
+        raise DataError(f"{source.path} has no columns beside {listed(asked)} to learn from")
+    return found
+
+
+def require_columns(source: Source, names: Sequence[str]) -> None:
+    absent = [name for name in dict.fromkeys(names) if name not in source.names]
+    if absent:
+        raise DataError(
+            f"{source.path} has no columns called {listed(absent)}; it has {listed(source.names)}"
+        )
+
+
+def split(
+    num_rows: int, request: FitRequest, most: int | None = None
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Training and test rows, `most` at most, drawn at random, each in the order of the table."""
+    count = round(request.test_size * num_rows)
+    count = count if most is None else min(count, most)
+    if request.test_size > 0:
+        count = max(1, count)
+    if num_rows - count < FEWEST_TRAINING_ROWS:
+        raise DataError(
+            f"{request.table} has {num_rows} rows with a target, {count} of them for the test; at "
+            f"least {FEWEST_TRAINING_ROWS} must be left to learn from"
+        )
+    order = np.random.default_rng(request.seed).permutation(num_rows)
+    return np.sort(order[count:]), np.sort(order[:count])
+
+
+def unseen_notes(tally: Tally) -> list[str]:
+    return [
+        f"{count} values of {name!r:.60} are levels that training has not seen"
+        for name, count in tally.unseen.items()
+    ]

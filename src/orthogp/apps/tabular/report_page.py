@@ -1,0 +1,125 @@
+"""The report of a fit as an HTML page."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from orthogp.apps.tabular.measures import Row
+from orthogp.apps.tabular.report import FIGURES, Report
+from orthogp.plotting.pages import Cell, Chart, Page, Series, Table
+from orthogp.plotting.pages.numbers import number
+from orthogp.plotting.pages.tables import Content
+
+BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#808080"
+
+
+def write_page(report: Report, path: Path) -> Path:
+    return build_page(report).write(path)
+
+
+def build_page(report: Report) -> Page:
+    page = Page(f"{report.target}: {report.task}", report.about)
+    page.facts(
+        {
+            "table": report.table,
+            "target": report.target,
+            "training rows": report.rows["training"],
+            "test rows": report.rows["test"],
+            "columns used": report.columns,
+            "inputs of the model": report.inputs,
+            "steps": report.steps,
+            "seconds of training": round(report.seconds, 1),
+        }
+    )
+    page.text(f"Task: {report.task}, because {report.reason}.")
+    if report.interrupted:
+        page.text("The training was interrupted; the model is the one it had reached.")
+    if report.notes:
+        page.section("What was done to the table")
+        page.items(report.notes)
+    page.section("On the test rows")
+    figures = [
+        [FIGURES[name][0], _cell(value), FIGURES[name][1]]
+        for name, value in report.measures.figures.items()
+    ]
+    page.table(Table(["figure", "value", "meaning"], figures))
+    _calibration(page, report)
+    _errors(page, report)
+    _relevance(page, report)
+    page.section("Settings")
+    settings = [[name, str(value)] for name, value in report.settings.items()]
+    with page.details("Every setting of the estimator"):
+        page.table(Table(["setting", "value"], settings))
+    return page
+
+
+def _calibration(page: Page, report: Report) -> None:
+    page.section("Calibration")
+    rows = report.measures.calibration
+    if report.task == "regression":
+        page.text("The share of rows below each predicted quantile. On the diagonal is right.")
+        labels = ("level of the quantile", "share of rows below it")
+    else:
+        page.text(
+            "How often the most probable class is right, by how probable the model says it is. On "
+            "the diagonal is right; a bin of few rows says little."
+        )
+        labels = ("stated probability", "share of rows that are right")
+    points = [(row["stated"], row["observed"]) for row in rows]
+    diagonal = Series("right", [(0.0, 0.0), (1.0, 1.0)], GREY, dashed=True)
+    page.charts(Chart("Calibration", *labels, [Series("observed", points, BLUE), diagonal]))
+    with page.details("The same as a table"):
+        page.table(_table(rows))
+
+
+def _errors(page: Page, report: Report) -> None:
+    measures = report.measures
+    if measures.residuals:
+        page.section("Residuals")
+        page.text(
+            "Target minus prediction, in groups of rows from the smallest predictions to the "
+            "largest: the median, and the 5 % and 95 % quantiles."
+        )
+        series = [
+            Series(name, [(r["prediction"], r[key]) for r in measures.residuals], colour, dashed)
+            for key, name, colour, dashed in (
+                ("high", "95 %", ORANGE, False),
+                ("median", "median", BLUE, False),
+                ("low", "5 %", ORANGE, True),
+            )
+        ]  # fmt: skip
+        page.charts(Chart("Residuals", "prediction", "residual", series))
+        with page.details("The same as a table"):
+            page.table(_table(measures.residuals))
+    if measures.classes:
+        page.section("Classes")
+        page.table(_table(measures.classes, "Rows of each class"))
+    if measures.confusions:
+        page.table(_table(measures.confusions, "Most frequent confusions"))
+
+
+def _relevance(page: Page, report: Report) -> None:
+    page.section("Most relevant columns")
+    if not report.relevance:
+        page.text("The kernel has one lengthscale for all inputs, so it ranks none (--ard does).")
+        return
+    largest = report.relevance[0][1]
+    rows = [[name, value, value / largest if largest else None] for name, value in report.relevance]
+    notes = [
+        "1/lengthscale in units of the column's standard deviation, averaged over the parts of the "
+        "kernel by their variances. A column of text counts as its most relevant level. It ranks "
+        "how fast the function varies, not what causes what."
+    ]
+    page.table(Table(["column", "1/lengthscale", "relative"], rows, notes=notes))
+
+
+def _table(rows: Sequence[Row], caption: str = "") -> Table:
+    names = [name.replace("_", " ") for name in rows[0]]
+    return Table(names, [[_cell(value) for value in row.values()] for row in rows], caption)
+
+
+def _cell(value: Content) -> Content:
+    """Four digits are what a few hundred rows can tell."""
+    if isinstance(value, float) and math.isfinite(value):
+        return Cell(number(value, 4), value)
+    return value

@@ -1,0 +1,120 @@
+"""What held-out rows changed, and how predictions are made with it."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Real
+from torch import Tensor
+from torch.special import ndtr, ndtri
+
+from orthogp.estimators.calibration.densities import (
+    fit_tails,
+    fit_variance_scales,
+    gaussian_log_density,
+    student_log_density,
+)
+from orthogp.estimators.calibration.quantile_map import QuantileMap, fit_quantile_map
+from orthogp.estimators.calibration.search import SMALLEST_SAMPLE
+from orthogp.likelihoods import Gaussian, RegressionLikelihood
+from orthogp.likelihoods.targets import latents_first
+
+# A cdf rounds to 0 or 1 beyond eight standard deviations.
+NEAREST_LEVEL = 1e-15
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """For every output (κ_s, κ_σ) of its variances, (κ_s, κ_σ, 1/ν) of its densities, and Q_z."""
+
+    scales: Float[Tensor, "c 2"]
+    tails: Float[Tensor, "c 3"]
+    quantile_map: QuantileMap
+
+    @staticmethod
+    def identity(num_outputs: int) -> "Calibration":
+        ones = torch.ones(num_outputs, 2, dtype=torch.float64)
+        return Calibration.gaussian(ones, QuantileMap.identity(num_outputs))
+
+    @staticmethod
+    def gaussian(scales: Float[Tensor, "c 2"], quantile_map: QuantileMap) -> "Calibration":
+        """Densities of the Gaussian that has these variances."""
+        return Calibration(scales, torch.nn.functional.pad(scales, (0, 1)), quantile_map)
+
+    def latent_scale(self, like: Tensor) -> Float[Tensor, "c 1"]:
+        """κ_s of every output."""
+        return self.scales[:, :1].to(like)
+
+    def variance(
+        self, likelihood: RegressionLikelihood, variance: Float[Tensor, "c n"]
+    ) -> Float[Tensor, "c n"]:
+        """The latent variance that gives the likelihood the calibrated predictive."""
+        if not isinstance(likelihood, Gaussian):
+            return variance
+        # The likelihood will add σ² once: κ_s s + (κ_σ − 1) σ² + σ²
+        noise = likelihood.likelihood.noise.to(variance)
+        return self.latent_scale(variance) * variance + (self.scales[:, 1:].to(noise) - 1) * noise
+
+    def log_density(
+        self,
+        likelihood: RegressionLikelihood,
+        y: Real[Tensor, "n *outputs"],
+        mean: Float[Tensor, "c n"],
+        variance: Float[Tensor, "c n"],
+    ) -> Float[Tensor, " n"]:
+        """log p(y) of every row, its outputs together."""
+        if not isinstance(likelihood, Gaussian):
+            return likelihood.log_density(y, mean, variance)
+        latent, noise, tail = self.tails.to(mean.device).unsqueeze(-1).unbind(1)
+        residual = latents_first(y).to(mean.device).double() - mean
+        total = latent * variance + noise * likelihood.likelihood.noise.to(latent)
+        heavy = student_log_density(residual, total, torch.where(tail > 0, tail, 1.0))
+        return torch.where(tail > 0, heavy, gaussian_log_density(residual, total)).sum(0)
+
+    def quantiles(
+        self,
+        likelihood: RegressionLikelihood,
+        levels: Float[Tensor, " q"],
+        mean: Float[Tensor, "c n"],
+        variance: Float[Tensor, "c n"],
+    ) -> Float[Tensor, "q c n"]:
+        """F⁻¹(Φ(Q_z(p))) for every level p."""
+        moved = ndtr(self.quantile_map(levels)).to(mean)
+        return likelihood.quantiles(moved, mean, self.variance(likelihood, variance))
+
+    def sample(
+        self,
+        likelihood: RegressionLikelihood,
+        f: Float[Tensor, "s c n"],
+        generator: torch.Generator,
+    ) -> Float[Tensor, "s c n"]:
+        """One y for each draw of the latents; κ_s is the business of who draws those."""
+        y = likelihood.sample(f, generator)
+        return f + self.scales[:, 1:].sqrt().to(f) * (y - f) if likelihood.gaussian else y
+
+
+@torch.no_grad()
+def calibrate(
+    likelihood: RegressionLikelihood,
+    y: Real[Tensor, "n *outputs"],
+    mean: Float[Tensor, "c n"],
+    variance: Float[Tensor, "c n"],
+) -> Calibration:
+    """Calibrates the predictions at held-out rows; the identity for counts and for few rows."""
+    count = mean.shape[0]
+    found = Calibration.identity(count)
+    if likelihood.support().discrete or mean.shape[1] < SMALLEST_SAMPLE:
+        return found
+    y = latents_first(y).to(mean)
+    if isinstance(likelihood, Gaussian):
+        noise = likelihood.likelihood.noise.to(mean).expand_as(mean)
+        parts = list(zip(y - mean, variance, noise, strict=True))
+        scales = [fit_variance_scales(*part) for part in parts]
+        tails = [fit_tails(*part, scale) for part, scale in zip(parts, scales, strict=True)]
+        found = Calibration(
+            torch.tensor(scales, dtype=torch.float64),
+            torch.tensor(tails, dtype=torch.float64),
+            found.quantile_map,
+        )
+    below = likelihood.cumulative(y, mean, found.variance(likelihood, variance))
+    scores = ndtri(below.clamp(NEAREST_LEVEL, 1 - NEAREST_LEVEL))
+    return replace(found, quantile_map=fit_quantile_map(scores))

@@ -1,0 +1,1 @@
+"""Machinery that knows no mathematics: CUDA streams, process groups, whole files."""

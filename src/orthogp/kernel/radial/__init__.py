@@ -1,0 +1,93 @@
+"""Sums of radial kernels, k(x, z) = Σ_k s_k κ_k(ρ_k |x − z|²): blocks, and blocks times vectors.
+
+`at_once` gives what computes a whole sum in one pass, where there is such a thing: machine code on
+a CPU, a Triton kernel on a CUDA device. Plain torch, in `tiled`, serves everywhere.
+"""
+
+import importlib.util
+import warnings
+from functools import cache
+from types import ModuleType
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from orthogp.kernel.radial.accelerators import disabled
+from orthogp.kernel.radial.tiled import FAMILIES
+
+__all__ = ["FAMILIES", "at_once", "compiled_for", "one_sided"]
+
+# What walks over the columns of x one by one is not for wide tables: they want a matrix product.
+WIDEST = 64
+
+
+def one_sided(x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
+    """x as the rows of K_xx, with twice the gradient, and as its columns, with none."""
+    return _TwiceGradient.apply(x), x.detach()  # pyright: ignore[reportReturnType]
+
+
+class _TwiceGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, *grad_outputs):
+        return 2.0 * grad_outputs[0]
+
+
+def at_once(x: Tensor) -> ModuleType | None:
+    """The module whose functions take the whole sum at points like x, None for plain torch.
+
+    They take the lengthscales of every summand, not points divided by them.
+    """
+    if x.is_cuda:
+        return _on_device(x.device) if x.shape[1] <= WIDEST else None
+    return compiled_for(x)
+
+
+def compiled_for(x: Tensor) -> ModuleType | None:
+    """The module of compiled sums where it serves points like x, else None."""
+    narrow = x.dtype in (torch.float32, torch.float64) and x.shape[1] <= WIDEST
+    return _on_host() if narrow and x.device.type == "cpu" else None
+
+
+@cache
+def _on_host() -> ModuleType | None:
+    """The compiled sums where LLVM is there and can compile for this machine."""
+    if disabled("llvm") or importlib.util.find_spec("llvmlite") is None:
+        return None
+    try:
+        from orthogp.kernel.radial import compiled
+
+        one = torch.ones(1, 1, device="cpu")
+        compiled.Block.apply(one, one, one, one[0], ("rbf",))
+    except Exception as error:
+        warnings.warn(
+            f"LLVM cannot compile here ({type(error).__name__}: {error}), so radial kernels take "
+            "the slower way of plain torch; installing llvmlite anew is what usually helps",
+            stacklevel=2,
+        )
+        return None
+    return compiled
+
+
+@cache
+def _on_device(device: torch.device) -> ModuleType | None:
+    """The fused kernel where Triton is there and can compile it, which takes a C compiler."""
+    if disabled("triton") or importlib.util.find_spec("triton") is None:
+        return None
+    try:
+        from orthogp.kernel.radial import fused
+
+        one = torch.ones(1, 1, device=device)
+        fused.Block.apply(one, one, one, one[0], ("rbf",))
+    except Exception as error:
+        warnings.warn(
+            f"Triton cannot compile here ({type(error).__name__}), so radial kernels take the "
+            "slower way of plain torch; a C compiler on the PATH is what it usually wants",
+            stacklevel=2,
+        )
+        return None
+    return fused

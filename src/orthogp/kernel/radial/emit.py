@@ -1,0 +1,208 @@
+"""Loops over vectors in LLVM's language: a few words for it.
+
+Programs are written down as text at once: objects for every instruction would take longer than
+compiling them. Their vectors are longer than any register, and LLVM works on the parts side by
+side.
+"""
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from orthogp.kernel.radial.values import Index, Number
+
+# As many registers as keep the pipelines full.
+VECTOR_BYTES = 256
+# Sums over what comes later are shorter: they would fill the registers.
+SUM_BYTES = 64
+
+
+class Program:
+    """One function `void name(int64 *job)` of numbers of one width, under construction."""
+
+    def __init__(self, name: str, double: bool, fields: tuple[str, ...]):
+        self.double, self.size = double, 8 if double else 4
+        self.number = "double" if double else "float"
+        self.lanes, self.sum_lanes = VECTOR_BYTES // self.size, SUM_BYTES // self.size
+        self.vector, self.sum = (f"<{n} x {self.number}>" for n in (self.lanes, self.sum_lanes))
+        self.bits = f"<{self.lanes} x i{8 * self.size}>"
+        self.name, self.block = name, "begin"
+        self._declared: dict[str, str] = {}
+        self._rooms: list[str] = []
+        self._lines: list[str] = []
+        self._count = 0
+        self.fields = {
+            field: self.index(f"load i64, ptr {self.said(f'getelementptr i64, ptr %job, i64 {k}')}")
+            for k, field in enumerate(fields)
+        }
+
+    def _new_name(self) -> str:
+        self._count += 1
+        return f"%v{self._count}"
+
+    def said(self, instruction: str) -> str:
+        """The name of what an instruction gives."""
+        name = self._new_name()
+        self._lines.append(f"{name} = {instruction}")
+        return name
+
+    def index(self, instruction: str) -> Index:
+        return Index(self, self.said(instruction))
+
+    def declared(self, intrinsic: str, lanes: int, result: str, *arguments: str) -> str:
+        name = f"@llvm.{intrinsic}.v{lanes}f{8 * self.size}"
+        self._declared[name] = f"declare {result} {name}({', '.join(arguments)})"
+        return name
+
+    def constant(self, value: float, kind: str) -> Number:
+        if not self.double:
+            # LLVM writes either width with the digits of a double.
+            (value,) = struct.unpack("f", struct.pack("f", value))
+        digits = f"0x{struct.pack('>d', value).hex()}"
+        return Number(self, kind, f"splat ({self.number} {digits})" if kind[0] == "<" else digits)
+
+    def zeros(self, kind: str | None = None) -> Number:
+        return self.constant(0.0, kind or self.vector)
+
+    def spread(self, number: Number) -> Number:
+        """A vector with the same number in every lane."""
+        first = self.said(f"insertelement {self.vector} poison, {number}, i64 0")
+        everywhere = f"<{self.lanes} x i32> zeroinitializer"
+        return Number(
+            self,
+            self.vector,
+            self.said(f"shufflevector {self.vector} {first}, {self.vector} poison, {everywhere}"),
+        )
+
+    def _begin(self, block: str) -> None:
+        self._lines.append(f"{block}:")
+        self.block = block
+
+    def _jump(self, block: str) -> None:
+        self._lines.append(f"br label %{block}")
+
+    def _branch(self, condition: str, yes: str, no: str) -> None:
+        self._lines.append(f"br i1 {self.said(condition)}, label %{yes}, label %{no}")
+
+    def _blocks(self, *names: str) -> list[str]:
+        self._count += 1
+        return [f"{name}{self._count}" for name in names]
+
+    @contextmanager
+    def loop(self, start: Index | int, stop: Index | int, step: int = 1) -> Iterator[Index]:
+        """for index in range(start, stop, step)"""
+        before = self.block
+        head, body, end, after = self._blocks("head", "body", "end", "after")
+        following = self._new_name()
+        self._jump(head)
+        self._begin(head)
+        index = self.index(f"phi i64 [{start}, %{before}], [{following}, %{end}]")
+        self._branch(f"icmp slt i64 {index}, {stop}", body, after)
+        self._begin(body)
+        yield index
+        self._jump(end)
+        self._begin(end)
+        self._lines.append(f"{following} = add i64 {index}, {step}")
+        self._jump(head)
+        self._begin(after)
+
+    @contextmanager
+    def tasks(self, counter: Index, count: Index) -> Iterator[Index]:
+        """for every task that is drawn from a counter that all threads share"""
+        head, body, after = self._blocks("draw", "task", "done")
+        self._jump(head)
+        self._begin(head)
+        pointer = self.said(f"inttoptr i64 {counter} to ptr")
+        task = self.index(f"atomicrmw add ptr {pointer}, i64 1 monotonic")
+        self._branch(f"icmp slt i64 {task}, {count}", body, after)
+        self._begin(body)
+        yield task
+        self._jump(head)
+        self._begin(after)
+
+    def variable(self, kind: str | None = None) -> str:
+        """Room for a vector that lives as long as the call."""
+        name = self._new_name()
+        self._rooms.append(f"{name} = alloca {kind or self.vector}, align {SUM_BYTES}")
+        return name
+
+    def array_of_sums(self, count: Index) -> str:
+        """Room for so many sums. To be asked for at the beginning: in a loop it would grow."""
+        return self.said(f"alloca {self.sum}, i64 {count}, align {SUM_BYTES}")
+
+    def place(self, address: Index, index: Index | int) -> str:
+        """A pointer to a number of the array at an address, or to the vector that begins there."""
+        pointer = self.said(f"inttoptr i64 {address} to ptr")
+        return self._element(self.number, pointer, index)
+
+    def element_of_sums(self, room: str, index: Index | int) -> str:
+        """A pointer to one of the sums of an array."""
+        return self._element(self.sum, room, index)
+
+    def _element(self, kind: str, pointer: str, index: Index | int) -> str:
+        return self.said(f"getelementptr {kind}, ptr {pointer}, i64 {index}")
+
+    def scalar(self, pointer: str) -> Number:
+        return self.load(pointer, self.number)
+
+    def load(self, pointer: str, kind: str | None = None) -> Number:
+        # Arrays come from torch: vectors in them may begin anywhere.
+        kind = kind or self.vector
+        return Number(self, kind, self.said(f"load {kind}, ptr {pointer}, align {self.size}"))
+
+    def store(self, number: Number, pointer: str) -> None:
+        self._lines.append(f"store {number}, ptr {pointer}, align {self.size}")
+
+    def add_to(self, pointer: str, number: Number) -> None:
+        """Adds a number or a vector to what is there."""
+        self.store(self.load(pointer, number.kind) + number, pointer)
+
+    def add_double(self, address: Index, index: Index | int, number: Number) -> None:
+        """Adds to one number of an array of float64."""
+        pointer = self._element("double", self.said(f"inttoptr i64 {address} to ptr"), index)
+        value = number.text if self.double else self.said(f"fpext {number} to double")
+        before = self.said(f"load double, ptr {pointer}")
+        self._lines.append(
+            f"store double {self.said(f'fadd double {before}, {value}')}, ptr {pointer}"
+        )
+
+    def store_part(self, numbers: Number, place: str, count: Index) -> None:
+        """Stores the first `count` numbers of a vector."""
+        whole, part, after = self._blocks("whole", "part", "after")
+        self._branch(f"icmp sge i64 {count}, {self.lanes}", whole, part)
+        self._begin(whole)
+        self.store(numbers, place)
+        self._jump(after)
+        self._begin(part)
+        room = self.variable()
+        self.store(numbers, room)
+        self._copy(room, place, count)
+        self._jump(after)
+        self._begin(after)
+
+    def load_part(self, place: str, count: Index) -> Number:
+        """The first `count` numbers of a vector, zeros after them."""
+        whole, part, after = self._blocks("whole", "part", "after")
+        room = self.variable()
+        self._branch(f"icmp sge i64 {count}, {self.lanes}", whole, part)
+        self._begin(whole)
+        self.store(self.load(place), room)
+        self._jump(after)
+        self._begin(part)
+        self.store(self.zeros(), room)
+        self._copy(place, room, count)
+        self._jump(after)
+        self._begin(after)
+        return self.load(room)
+
+    def _copy(self, source: str, target: str, count: Index) -> None:
+        with self.loop(0, count) as j:
+            here, there = (self._element(self.number, t, j) for t in (source, target))
+            self.store(self.scalar(here), there)
+
+    def text(self) -> str:
+        body = "\n".join((*self._rooms, *self._lines))
+        declarations = "\n".join(self._declared.values())
+        return (
+            f"{declarations}\ndefine void @{self.name}(ptr %job) {{\nbegin:\n{body}\nret void\n}}\n"
+        )

@@ -1,0 +1,159 @@
+"""Kernel + mean + likelihood + basis: the bound on a batch, and predictions."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from gpytorch.kernels import Kernel
+from gpytorch.means import Mean, ZeroMean
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+
+from orthogp.errors import ConfigurationError, DataError
+from orthogp.execution.streams import Branches, now
+from orthogp.kernel.covariance import Covariance
+from orthogp.likelihoods import Likelihood
+from orthogp.linalg import Factor
+from orthogp.model.build import chosen_jitter, require_evaluable
+from orthogp.model.priors import log_prior, registered_priors
+from orthogp.posterior import Basis, Predictor, Whitened, condense, marginals
+
+# From so many points on one factorisation fills a device: that of K_β, which more waits for, goes
+# first.
+CROWDED = 768
+
+
+@dataclass(frozen=True)
+class Bound:
+    """An estimate of the evidence lower bound and what a natural step needs beside it.
+
+    `stated` is when q was complete, where something may begin then.
+    """
+
+    value: Float[Tensor, ""]
+    expected_log_prob: Float[Tensor, ""]
+    kl: Float[Tensor, ""]
+    q: Whitened
+    factor: Factor
+    kept: Factor | None
+    stated: torch.cuda.Event | None
+
+    @property
+    def failures(self) -> Bool[Tensor, "3"]:
+        """Whether K_β, q(f_β) and the value went wrong, in that order; stays on the device."""
+        # Written so that NaN counts as a failure.
+        lost = ~(self.value.abs() < math.inf)
+        return torch.stack([self.factor.failed, self.q.failed.any(), lost])
+
+    @property
+    def failed(self) -> Bool[Tensor, ""]:
+        return self.failures.any()
+
+
+class VariationalGP(nn.Module):
+    """A Gaussian process prior, a likelihood, and a variational posterior in one of the bases."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        likelihood: Likelihood,
+        basis: Basis,
+        mean: Mean | None = None,
+        jitter: float | None = None,
+    ):
+        super().__init__()
+        if basis.num_latents != likelihood.num_latents:
+            raise ConfigurationError(
+                f"the likelihood needs {likelihood.num_latents} latent functions; "
+                f"the basis has {basis.num_latents}"
+            )
+        self.covariance = Covariance(kernel)
+        require_evaluable(self.covariance, basis.beta)
+        self.mean = ZeroMean() if mean is None else mean
+        self.likelihood = likelihood
+        self.basis = basis
+        self.jitter = chosen_jitter(jitter, basis.beta.dtype)
+
+    def bound(
+        self,
+        x: Float[Tensor, "n d"],
+        y: Shaped[Tensor, "n *outputs"],
+        num_rows: int | None = None,
+        columns: Int[Tensor, " k"] | None = None,
+        weight: Float[Tensor, " n"] | None = None,
+        batch_rows: int | None = None,
+        robust: bool = True,
+    ) -> Bound:
+        """The bound on all `num_rows` rows [OD18, eq. 4], estimated from the batch (x, y), in nats.
+
+        `columns` index the γ that estimate the KL, None for the exact KL; `weight` multiplies each
+        row's expected log-likelihood. Where x is only a share of a batch of `batch_rows`, the
+        expected log-likelihoods of all shares add up to that of the batch. On a CPU `robust` adds
+        jitter to K_β until it has a factor, and raises where that fails; without it, as on a GPU,
+        `failures` tells.
+        """
+        self._require_inputs(x)
+        with self.covariance.held(x):
+            # GPyTorch's own kernels read their parameters block by block.
+            branches = Branches(x.device, beside=self.covariance.fused)
+            expectation = branches.begin(lambda: self.likelihood.expectation(y, x.dtype), y)
+            # Reading the outcome would stall a GPU: there the caller looks when it can afford to.
+            robust = robust and not x.is_cuda
+            crowded = x.is_cuda and len(self.basis.beta) >= CROWDED
+            begun = torch.cuda.Event() if crowded else None
+            factor = self.basis.factor(self.covariance, self.jitter, robust, branches, begun)
+            after = () if begun is None else (begun,)
+            beside = self.basis.beside() if x.is_cuda else None
+            kept = beside and branches.begin(beside, patient=crowded, after=after)
+            blocks = self.basis.blocks(self.covariance, x, columns, branches)
+            branches.join()
+            projection = self.basis.join(self.covariance, factor, blocks, branches, crowded)
+            q = self.basis.coefficients(projection, kept)
+            stated = now(x.device) if crowded and kept is not None else None
+            # A chain of many small operations, beside the rows' own.
+            divergence = branches.begin(
+                lambda: self.basis.kl(self.covariance, projection, q),
+                projection.u,
+                *self.covariance.held_tensors(),
+            )
+            mean, variance = marginals(projection, q)
+        if not isinstance(self.mean, ZeroMean):
+            mean = mean + self.prior_mean(x)
+        rows = expectation()(mean, variance)
+        rows = rows if weight is None else rows * weight
+        scale = 1.0 if num_rows is None else num_rows / (batch_rows or x.shape[0])
+        expected, kl = scale * rows.sum(dtype=torch.float64), divergence()
+        return Bound(expected - kl, expected, kl, q, factor, kept and kept(), stated)
+
+    def log_prior(self) -> Float[Tensor, ""]:
+        """log p(θ) under the priors registered on kernel, mean and likelihood; zero for none.
+
+        Training maximises the bound plus this.
+        """
+        priors = registered_priors(self)
+        return log_prior(priors) if priors else self.basis.beta.new_zeros((), dtype=torch.float64)
+
+    def _require_inputs(self, x: Float[Tensor, "n d"]) -> None:
+        expected = self.basis.beta.shape[1]
+        # The compiled kernel sums would read past the ends of the rows.
+        if x.shape[1] != expected:
+            raise DataError(f"x has {x.shape[1]} inputs a row; expected {expected}, as β has")
+
+    def prior_mean(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        # A mean has the dtype of its parameters; predictions are in float64 all the same.
+        own = next(self.mean.parameters(), x).dtype
+        return self.mean(x.to(own)).to(x.dtype)  # pyright: ignore
+
+    def predictor(self) -> Predictor:
+        """The posterior as it stands, condensed to O(|γ| + |β|²) a row; build it once, reuse it."""
+        return condense(self.basis, self.covariance, self.jitter)
+
+    @torch.no_grad()
+    def predict(
+        self, x: Float[Tensor, "n d"], predictor: Predictor | None = None
+    ) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
+        """Mean and variance of the latent functions at x, in float64."""
+        self._require_inputs(x)
+        predictor = self.predictor() if predictor is None else predictor
+        mean, variance = predictor.marginals(x)
+        return mean + self.prior_mean(x.to(mean.dtype)), variance

@@ -1,5 +1,0 @@
-"""Models in files: `modules` and `basis` turn parts into JSON and tensors, `recipes` says which."""
-
-from orthogp.saving.model import Saved, load_model, save_model
-
-__all__ = ["Saved", "load_model", "save_model"]

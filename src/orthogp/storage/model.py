@@ -1,0 +1,173 @@
+"""A model in one file: what it is made of as JSON, its tensors, and whatever its owner adds.
+
+Loading imports and runs nothing that the file names: known kernels, means and likelihoods are built
+from the list in `recipes`, with the priors on them, and any other is passed in.
+"""
+
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpytorch.kernels import Kernel
+from gpytorch.means import Mean
+from torch import Tensor, nn
+
+from orthogp import __version__
+from orthogp.errors import FileError, OrthogpError
+from orthogp.execution import files
+from orthogp.likelihoods import Likelihood, as_likelihood
+from orthogp.model import VariationalGP
+from orthogp.storage.basis import build_basis, describe_basis
+from orthogp.storage.modules import (
+    Description,
+    build,
+    describe,
+    fill,
+    require_finite,
+    tensors_of,
+    within,
+)
+from orthogp.storage.recipes import Tensors, is_number
+
+KIND = "model"
+# A minor version adds what an older reader may ignore; anything else is a major version.
+FORMAT = (1, 2)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What a file holds: the model, and the JSON and tensors that were saved beside it."""
+
+    model: VariationalGP
+    meta: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
+def save_model(
+    path: str | Path, model: VariationalGP, meta: dict[str, Any], tensors: dict[str, Tensor]
+) -> None:
+    """Writes the model with the caller's JSON and tensors, atomically."""
+    parts = _parts(model)
+    stored = {part: tensors_of(module) for part, module in parts.items()}
+    for part, module in parts.items():
+        require_finite(module, stored[part])
+    header = {
+        "format": list(FORMAT),
+        "orthogp": __version__,
+        "kernel": describe(parts["kernel"]),
+        "mean": describe(parts["mean"]),
+        "likelihood": describe(parts["likelihood"]),
+        "basis": describe_basis(model.basis),
+        "jitter": model.jitter,
+        "frozen": [name for name, value in _parameters(model) if not value.requires_grad],
+        "meta": meta,
+    }
+    flat = {f"{part}.{name}": t for part, found in stored.items() for name, t in found.items()}
+    flat |= {f"tensors.{name}": value for name, value in tensors.items()}
+    files.write(Path(path), KIND, flat, header)
+
+
+def load_model(
+    path: str | Path,
+    kernel: Kernel | None = None,
+    likelihood: object = None,
+    mean: Mean | None = None,
+    device: str | torch.device = "cpu",
+) -> Saved:
+    """Reads what `save_model` wrote; any other file is a `FileError`.
+
+    A kernel, likelihood or mean that is not on the list is passed in; a copy of it takes the
+    parameters of the file. What is passed in is used also where the file could do without.
+    """
+    path = Path(path)
+    tensors, header = files.read(path, KIND)
+    passed = {"kernel": kernel, "likelihood": likelihood, "mean": mean}
+    try:
+        saved = _assemble(tensors, header, passed)
+    except OrthogpError as error:
+        raise FileError(f"{path} cannot be loaded: {error}{_newer(header)}") from error
+    except Exception as error:
+        # A file with a valid checksum may still say anything, and what torch, GPyTorch and Python
+        # make of that is as varied. Nothing but a FileError leaves here.
+        raise FileError(
+            f"{path} cannot be loaded: what it describes is not an orthogp model{_newer(header)}"
+        ) from error
+    saved.model.to(device)
+    return saved
+
+
+def _assemble(tensors: Tensors, header: Description, passed: dict[str, Any]) -> Saved:
+    major, minor = header["format"]
+    if (type(major), type(minor)) != (int, int):
+        raise FileError("its format has no version")
+    if major != FORMAT[0]:
+        raise FileError(f"it has format {major}.{minor} and this orthogp reads {FORMAT[0]}.x")
+    basis = build_basis(header["basis"], within(tensors, "basis"))
+    if passed["likelihood"] is not None:
+        passed["likelihood"] = as_likelihood(passed["likelihood"], basis.num_latents)
+    kernel = _restore("kernel", Kernel, passed, tensors, header)
+    likelihood = _restore("likelihood", Likelihood, passed, tensors, header)
+    mean = _restore("mean", Mean, passed, tensors, header)
+    jitter, frozen, meta = (header[key] for key in ("jitter", "frozen", "meta"))
+    if not (is_number(jitter) and jitter >= 0):
+        raise FileError(f"its jitter is {jitter!r:.40}")
+    if not (isinstance(frozen, list) and isinstance(meta, dict)):
+        raise FileError("its JSON has values of the wrong type")
+    model = VariationalGP(kernel, likelihood, basis, mean, jitter)
+    for name in tensors:
+        if name.partition(".")[0] not in (*_parts(model), "tensors"):
+            raise FileError(f"it has a tensor {name!r:.40}, which no part of the model has")
+    for name, value in _parameters(model):
+        value.requires_grad_(name not in frozen)
+    _require_predictions(model)
+    return Saved(model, meta, within(tensors, "tensors"))
+
+
+def _restore(
+    part: str, kind: type, passed: dict[str, Any], tensors: Tensors, header: Description
+) -> Any:
+    description, stored = header[part], within(tensors, part)
+    if passed[part] is not None:
+        module = deepcopy(passed[part]).cpu()
+        fill(module, stored)
+        return module
+    if "custom" in description:
+        name = description["custom"]
+        raise FileError(f"the file needs its {part} ({name!s:.40}): pass load(path, {part}=…)")
+    return build(description, stored, kind)
+
+
+def _require_predictions(model: VariationalGP) -> None:
+    mean, variance = model.predict(model.basis.beta[:1].detach())
+    if not (mean.isfinite().all() and variance.isfinite().all()):
+        raise FileError("its predictions are not finite")
+
+
+def _parts(model: VariationalGP) -> dict[str, nn.Module]:
+    return {
+        "kernel": model.covariance.kernel,
+        "mean": model.mean,
+        "likelihood": model.likelihood,
+        "basis": model.basis,
+    }
+
+
+def _parameters(model: VariationalGP) -> list[tuple[str, nn.Parameter]]:
+    return [
+        (f"{part}.{name}", value)
+        for part, module in _parts(model).items()
+        for name, value in module.named_parameters()
+    ]
+
+
+def _newer(header: Description) -> str:
+    """Why a file that is not understood may still be a good one."""
+    written = header.get("format")
+    if not isinstance(written, list) or not all(type(part) is int for part in written):
+        return ""
+    newer = tuple(written) > FORMAT
+    version = header.get("orthogp")
+    known = newer and isinstance(version, str)
+    return f" (a newer orthogp wrote it: {version:.20})" if known else ""
