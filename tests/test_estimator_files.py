@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import orthogp
-from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, OrthogpError, saving
+from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, OrthogpError, storage
 from orthogp.estimators.calibration import Calibration, LatentScales
 
 SMALL = {"n_inducing": 12, "n_residual": 12, "max_steps": 10, "random_state": 0}
@@ -111,7 +111,7 @@ def test_files_from_before_densities_and_classes_were_calibrated(kind, calibrate
     gp, inputs, y = copy.deepcopy(calibrated_fits[kind])
     meta, tensors = gp._state()
     old = {k: v for k, v in tensors.items() if k not in ("density_tails", "latent_scales")}
-    saving.save_model(tmp_path / "model.orthogp", gp.model_, meta, old)
+    storage.save_model(tmp_path / "model.orthogp", gp.model_, meta, old)
     loaded = kind.load(tmp_path / "model.orthogp")
     if kind is OrthogonalGPRegressor:
         found = gp._fitted.calibration
@@ -180,7 +180,7 @@ def test_a_file_that_lies_is_refused(name, fits, tmp_path):
     harmless = {"settings", "own_kernel", "own_likelihood", "single", "elbo", "n_iter", "history"}
     for key in meta:
         for value in (None, -1, "x", [], {}, [None], {"kind": "O", "values": [[], {}, []]}):
-            saving.save_model(path, model, json.loads(json.dumps(meta)) | {key: value}, tensors)
+            storage.save_model(path, model, json.loads(json.dumps(meta)) | {key: value}, tensors)
             try:
                 kind.load(path)
             except OrthogpError:
@@ -188,7 +188,7 @@ def test_a_file_that_lies_is_refused(name, fits, tmp_path):
             assert key in harmless or (key == "feature_names_in" and value is None), (key, value)
     for key, value in tensors.items():
         for wrong in (value[:0], value.new_full(value.shape, torch.nan), value.unsqueeze(0)):
-            saving.save_model(path, model, meta, tensors | {key: wrong})
+            storage.save_model(path, model, meta, tensors | {key: wrong})
             with pytest.raises(OrthogpError):
                 kind.load(path)
 
@@ -208,7 +208,7 @@ def test_a_calibration_that_cannot_be_is_refused(name, key, wrong, fits, tmp_pat
     model, (meta, tensors) = fits[name].model_, fits[name]._state()
     assert key in tensors
     lie = {key: torch.tensor(wrong, dtype=torch.float64)}
-    saving.save_model(tmp_path / "model.orthogp", model, meta, tensors | lie)
+    storage.save_model(tmp_path / "model.orthogp", model, meta, tensors | lie)
     with pytest.raises(OrthogpError, match="its calibration is not one"):
         CASES[name][0].load(tmp_path / "model.orthogp")
 

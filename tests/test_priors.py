@@ -12,8 +12,9 @@ import torch
 from gpytorch.constraints import Interval
 
 import team_jobs
-from orthogp import OrthogonalGPRegressor, files
+from orthogp import OrthogonalGPRegressor
 from orthogp.errors import ConfigurationError, FileError, NumericalError
+from orthogp.execution import files
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, as_likelihood
 from orthogp.model import VariationalGP, build_basis

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, OrthogpError, saving
+from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, OrthogpError, storage
 from orthogp.apps.tabular.encoding import Tally
 from orthogp.apps.tabular.model import TableModel
 from orthogp.errors import FileError
@@ -228,9 +228,9 @@ def test_an_interrupt_before_there_is_a_model_writes_nothing(table, tmp_path, mo
 
 def damage(path, change):
     """The model's file with its description changed, and a checksum that matches."""
-    saved = saving.load_model(path)
+    saved = storage.load_model(path)
     change(saved.meta)
-    saving.save_model(path, saved.model, saved.meta, saved.tensors)
+    storage.save_model(path, saved.model, saved.meta, saved.tensors)
 
 
 def plan_in(meta):

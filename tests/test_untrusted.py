@@ -17,8 +17,9 @@ import torch
 from safetensors.torch import save
 
 from archives import zipped
-from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, files
+from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
 from orthogp.errors import FileError
+from orthogp.execution import files
 from orthogp.storage import load_model
 
 TORTURE = Path(__file__).parents[1] / "benchmarks" / "torture"
