@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
-from orthogp.estimators.spread import MOST_CODES, ROWS, typical_spread
+from orthogp.estimators.start import MOST_CODES, SPREAD_ROWS, typical_spread
 
 COLUMNS = ("normal", "uniform", "mostly zero", "codes", "rare code", "constant", "one far away")
 
@@ -36,7 +36,7 @@ def test_the_unit_of_a_column_does_not_matter():
 
 
 def test_a_long_table_is_looked_at_here_and_there():
-    x = torch.from_numpy(np.random.default_rng(0).normal(size=(10 * ROWS, 1)))
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(10 * SPREAD_ROWS, 1)))
     # Sorted rows must not be taken for their first ones.
     spread = typical_spread(x.sort(0).values)
     torch.testing.assert_close(spread, torch.ones(1).double(), rtol=0.01, atol=0)

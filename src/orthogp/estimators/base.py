@@ -1,46 +1,47 @@
-"""What the regressor and the classifier share: building a model, and training it."""
+"""What the regressor and the classifier share: fitting, all or nothing, and files."""
 
 import math
 import warnings
 from abc import abstractmethod
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
+import numpy as np
 import torch
+from gpytorch.kernels import Kernel
+from gpytorch.likelihoods import Likelihood as GpytorchLikelihood
 from gpytorch.means import Mean
 from numpy.typing import NDArray
 from torch import Tensor
 
 from orthogp import training
-from orthogp.errors import DataError
+from orthogp.errors import FileError, OrthogpError
 from orthogp.estimators.calibration import Calibration, LatentScales
-from orthogp.estimators.checks import checked_numbers, checked_table, require_fitted
+from orthogp.estimators.checks import Columns, checked_table, require_fitted
 from orthogp.estimators.defaults import (
     first_config,
     last_config,
-    point_counts,
-    start_steps,
     starts_by_evidence,
     training_config,
 )
 from orthogp.estimators.fitted import Fitted
-from orthogp.estimators.intake import Intake, Table
-from orthogp.estimators.persistent import Persistent
+from orthogp.estimators.intake import Intake, Table, require_alike
 from orthogp.estimators.scaling import Array, Scaling
 from orthogp.estimators.setting_checks import check_settings, drawn_seed, present_device
-from orthogp.estimators.settings import cpu_by_default, no_type_check, torch_dtype
-from orthogp.estimators.spread import starting_kernel
+from orthogp.estimators.settings import Settings, cpu_by_default, no_type_check, torch_device
+from orthogp.estimators.start import new_model
+from orthogp.estimators.state import ARRAYS, finite, pack_fitted, pack_settings, unpack_fitted
 from orthogp.estimators.streamed import is_large, loaded, streamed_table
 from orthogp.estimators.targets import Learner, Targets
-from orthogp.estimators.together import require_alike
 from orthogp.execution.team import current_team
-from orthogp.kernel.covariance import Covariance
-from orthogp.likelihoods import Gaussian, Likelihood
-from orthogp.model import VariationalGP, build_basis
-from orthogp.posterior.points import choose_beta, choose_gamma
+from orthogp.likelihoods import Likelihood
+from orthogp.model import VariationalGP
 from orthogp.sources import as_source
+from orthogp.storage import Saved, load_model, save_model
+from orthogp.storage.onnx import export_onnx
 from orthogp.training import (
     ProgressBar,
     Rows,
@@ -48,15 +49,16 @@ from orthogp.training import (
     full_bound,
     gain_over_constant,
     predict_in_chunks,
-    start_hyperparameters,
 )
 
+# Points at which an estimator from a file is asked for predictions before anyone else asks.
+PROBED = 4
 # A fit is compared with a constant at so many rows, and is to be better by so many nats a row.
 JUDGED_ROWS, LEAST_GAIN = 2000, 5e-4
 
 
 @no_type_check
-class OrthogonalGP(Persistent):
+class OrthogonalGP(Settings):
     """An estimator with a `VariationalGP` inside; a subclass says what its targets are.
 
     After a fit: `elbo_`, the bound on all rows given (for a table that was streamed an unbiased
@@ -65,6 +67,14 @@ class OrthogonalGP(Persistent):
     The last steps, which take in the rows that calibrated, count for neither. A fit that fails
     leaves all of this, and every prediction, as it was.
     """
+
+    model_: VariationalGP
+    elbo_: float
+    history_: list[dict[str, Any]]
+    n_iter_: int
+    n_features_in_: int
+    feature_names_in_: NDArray
+    _fitted: Fitted
 
     @abstractmethod
     def _learner(self, classes: NDArray | None) -> Learner:
@@ -123,7 +133,8 @@ class OrthogonalGP(Persistent):
         train, held = table.train, table.held
         if before is None:
             done, history = 0, ()
-            model, started = self._new_model(table, generator)
+            prior = self._prior(table.sample.y, table.units.targets)
+            model, started = new_model(settings, table, *prior, generator)
         else:
             done, history = before.steps, before.history
             # Training moves a model in place, and this run may yet fail.
@@ -179,54 +190,136 @@ class OrthogonalGP(Persistent):
         folder = None if folder is None else Path(folder) / "held-out"
         training.fit(model, rows, last, checkpoint_dir=folder)
 
-    def _new_model(self, table: Table, generator: torch.Generator) -> tuple[VariationalGP, bool]:
-        """A model of a table at its prior, with β and γ among the rows of its sample.
-
-        And whether a few of them said where its hyperparameters start.
-        """
-        units, rows, num_rows = table.units, table.sample, len(table.train)
-        likelihood, mean, variance = self._prior(rows.y, units.targets)
-        settings = self.get_params(deep=False)
-        num_inducing, num_residual = point_counts(settings, num_rows)
-        beta = self._given_points("inducing_points", units.inputs)
-        if beta is None:
-            beta = choose_beta(rows.x, num_inducing, generator)
-        gamma = self._given_points("residual_points", units.inputs)
-        if gamma is None or self.basis == "coupled":
-            gamma = choose_gamma(rows.x, num_residual, beta, generator)
-        if self.kernel is None:
-            kernel = starting_kernel(settings, rows.x, num_rows, variance)
-        else:
-            kernel = deepcopy(self.kernel)
-        dtype = torch_dtype(self.dtype)
-        kernel, likelihood = kernel.to(dtype), likelihood.to(dtype)
-        started = starts_by_evidence(settings, num_rows, likelihood)
-        if started:
-            assert isinstance(likelihood, Gaussian)
-            steps = start_steps(settings)
-            started = start_hyperparameters(Covariance(kernel), likelihood, rows, generator, steps)
-        basis = build_basis(
-            self.basis, kernel, beta, gamma, likelihood.num_latents, self.optimizer,
-            self.hold_fixed, self.jitter,
-        )  # fmt: skip
-        model = VariationalGP(kernel, likelihood, basis, mean, self.jitter)
-        return model.to(dtype), started
-
-    def _given_points(self, name: str, inputs: Scaling) -> Tensor | None:
-        points = getattr(self, name)
-        if points is None:
-            return None
-        points = checked_numbers(points, name)
-        expected = len(inputs.scale)
-        if points.ndim != 2 or points.shape[1] != expected:
-            raise DataError(f"{name} has shape {points.shape}; expected (m, {expected})")
-        return inputs.standardise(points, torch_dtype(self.dtype))
-
     def _asked(self, X: Any) -> tuple[Fitted, Array]:
         """What was learned, and the rows that are asked about."""
         require_fitted(self)
         fitted = self._fitted
         return fitted, checked_table(type(self), X, fitted.units.columns)[0]
+
+    @staticmethod
+    @abstractmethod
+    def _unpack_targets(
+        model: VariationalGP, meta: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    ) -> tuple[Targets, Calibration | LatentScales]:
+        """What a file says of the targets and of the calibration."""
+
+    def _adopt(self, fitted: Fitted) -> None:
+        """Puts what was learned in place. Nothing else changes what an estimator has learned."""
+        learned = fitted.attributes()
+        vars(self).update(learned, _fitted=fitted)
+        if "feature_names_in_" not in learned:
+            vars(self).pop("feature_names_in_", None)
+
+    @cpu_by_default()
+    def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+        """Writes the fitted estimator to one file, which holds data and nothing that runs.
+
+        Callbacks and the places of this machine (`device`, `checkpoint_dir`) are not kept. `extra`
+        is JSON of the caller's own beside it, which `load` does not look at. In a process group one
+        process is enough; where all write the same file it is whole all the same.
+        """
+        require_fitted(self)
+        meta, tensors = self._state()
+        beside = {} if extra is None else {"extra": dict(extra)}
+        save_model(path, self.model_, meta | beside, tensors)
+
+    @classmethod
+    @cpu_by_default()
+    def load(
+        cls,
+        path: str | Path,
+        kernel: Kernel | None = None,
+        likelihood: GpytorchLikelihood | Likelihood | None = None,
+        device: str | torch.device | None = None,
+    ) -> Self:
+        """Reads what `save` wrote; a kernel or likelihood of your own must be passed in."""
+        return cls.from_saved(load_model(path, kernel=kernel, likelihood=likelihood), path, device)
+
+    @classmethod
+    def from_saved(
+        cls, saved: Saved, path: str | Path, device: str | torch.device | None = None
+    ) -> Self:
+        """The estimator in a file that has been read already; `path` is for its refusals."""
+        try:
+            if saved.meta["estimator"] != cls.__name__:
+                raise FileError(f"it holds a {saved.meta['estimator']!s:.40}")
+            # Nothing that `save` leaves behind: a file does not say where the next fit is to write.
+            known, _ = pack_settings(cls(likelihood="").get_params(deep=False))
+            settings = {k: v for k, v in saved.meta["settings"].items() if k in known}
+            estimator = cls(**settings)
+            estimator.set_params(device=device)
+            estimator._set_state(saved)
+        except OrthogpError as error:
+            raise FileError(f"{path} cannot be loaded as a {cls.__name__}: {error}") from error
+        except Exception as error:
+            # As in `load_model`: what a file says with a valid checksum may fail in any way.
+            raise FileError(
+                f"{path} cannot be loaded: what it describes is not a {cls.__name__}"
+            ) from error
+        return estimator
+
+    def _export(self, path: str | Path, y: Scaling, **variances: Any) -> None:
+        x, model = self._fitted.units.inputs, self._fitted.model
+        units = [torch.from_numpy(part) for part in (x.shift, x.scale, y.shift, y.scale)]
+        # On the host: a file is written once, and its constants are the host's.
+        predictor = deepcopy(model).cpu().predictor()
+        export_onnx(path, predictor, *units, mean=deepcopy(model.mean).cpu(), **variances)
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """All of a fitted estimator but its model, as JSON and tensors."""
+        settings, tensors = pack_settings(self.get_params(deep=False))
+        meta, learned = pack_fitted(self._fitted)
+        own = {
+            "estimator": type(self).__name__,
+            "settings": settings,
+            "own_kernel": self.kernel is not None,
+            "own_likelihood": not isinstance(self.likelihood, str | None),
+        }
+        return own | meta, tensors | learned
+
+    def _set_state(self, saved: Saved) -> None:
+        """The reverse of `_state`, for what may come from anywhere."""
+        model, meta, tensors = saved.model, saved.meta, saved.tensors
+        learned = self._unpack_targets(model, meta, tensors)
+        fitted = unpack_fitted(model, learned, meta, tensors, _present(self.device))
+        columns = fitted.units.columns
+        for name in ARRAYS:
+            if name in tensors:
+                setattr(self, name, finite(tensors, name, (None, columns.count)).numpy())
+        if meta["own_kernel"]:
+            self.kernel = deepcopy(model.covariance.kernel)
+        if meta["own_likelihood"]:
+            self.likelihood = deepcopy(model.likelihood)
+        # The rows that are asked for have no names.
+        self._adopt(replace(fitted, units=replace(fitted.units, columns=Columns(columns.count))))
+        self._require_predictions()
+        self._adopt(fitted)
+
+    def _require_predictions(self) -> None:
+        """Refuses a state whose predictions, at some of its own points, are not all finite."""
+        points = self.model_.basis.beta[:PROBED].detach().double().cpu().numpy()
+        inputs, own = self._fitted.units.inputs, cast(Any, self)
+        X = points * inputs.scale + inputs.shift
+        if hasattr(self, "classes_"):
+            found = [own.predict_proba(X)]
+        else:
+            found = [*own.predict(X, return_std=True), *own.predict_interval(X)]
+        if not all(np.isfinite(part).all() for part in found):
+            raise FileError("its predictions are not finite")
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())  # pyright: ignore
+        if "_fitted" in state:
+            # On the host, so that it can be read where there is no such device.
+            learned = self._fitted.attributes()
+            state = {name: value for name, value in state.items() if name not in learned}
+            state["_fitted"] = self._fitted.portable()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__({name: v for name, v in state.items() if name != "_fitted"})
+        if "_fitted" in state:
+            self._adopt(Fitted.on(_present(self.device), **state["_fitted"]))
 
 
 def _table(intake: Intake, X: Any, y: Any, sample_weight: Any, generator: torch.Generator) -> Table:
@@ -249,7 +342,7 @@ def _warn_if_nothing_learned(model: VariationalGP, rows: Rows) -> None:
             "the fit predicts y no better than a constant would: either X says nothing about y, or "
             "training did not find what it says; try more steps (max_steps), a smaller "
             "learning_rate, fewer points (n_inducing, n_residual), or a kernel that suits the data",
-            stacklevel=5,
+            stacklevel=6,
         )
 
 
@@ -258,3 +351,10 @@ def _latents(model: VariationalGP, rows: Rows) -> tuple[Tensor, Tensor]:
     chunks = predict_in_chunks(model, rows.x)
     mean, variance = (torch.cat(part, dim=1) for part in zip(*chunks, strict=True))
     return mean, variance
+
+
+def _present(device: str | torch.device | None) -> torch.device:
+    """The device if this machine has it, else the host."""
+    wanted = torch_device(device)
+    here = wanted.type != "cuda" or torch.cuda.is_available()
+    return wanted if here else torch.device("cpu")

@@ -1,5 +1,6 @@
 """How rows come from a user's table to a model: checked, in the model's units, some held out."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -7,12 +8,13 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
+from orthogp.errors import DataError
 from orthogp.estimators.checks import Columns, checked_table, checked_weight
 from orthogp.estimators.defaults import count_held_out
 from orthogp.estimators.scaling import Array, Moments, Scaling
 from orthogp.estimators.settings import torch_dtype
 from orthogp.estimators.targets import Learner, Targets
-from orthogp.execution.team import current_team
+from orthogp.execution.team import Team, current_team
 from orthogp.training import Rows, Stream
 
 
@@ -102,3 +104,15 @@ def hold_out(
         return rows, None
     order = torch.randperm(len(rows), generator=generator)
     return rows.map(lambda t: t[order[count:]]), rows.map(lambda t: t[order[:count]])
+
+
+def require_alike(rows: Rows | Stream, team: Team) -> None:
+    """Refuses, in every process, rows that are not the same in all: each would fit its own."""
+    if team.size == 1:
+        return
+    digest = hashlib.sha256(b"".join(rows.outline())).hexdigest()
+    if not team.least(int(digest == team.agree(digest))):
+        raise DataError(
+            f"the {team.size} processes of the group were given different rows; pass the same X "
+            "and y to fit in all of them: each works on its own share of every batch"
+        )

@@ -1,26 +1,44 @@
-"""The regressor: how it learns from numbers."""
+"""The regressor: how it learns from numbers, and what it says of new rows."""
 
+import warnings
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+import torch
 from gpytorch.means import ConstantMean, Mean
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
 from torch import Tensor
 
 from orthogp.errors import ConfigurationError
+from orthogp.estimators.base import OrthogonalGP
 from orthogp.estimators.calibration import Calibration, calibrate
+from orthogp.estimators.checks import require_fitted
 from orthogp.estimators.defaults import REGRESSION_VARIANCE
-from orthogp.estimators.noise import set_noise
-from orthogp.estimators.predictive import PredictsNumbers
-from orthogp.estimators.settings import no_type_check
+from orthogp.estimators.predictive import (
+    MOST_JOINT_ROWS,
+    checked_levels,
+    covariance_of,
+    encoded_targets,
+    joint_latents,
+    moments_of,
+    parts_of,
+    quantiles_of,
+    square_root,
+    standard_normal,
+)
+from orthogp.estimators.setting_checks import drawn_seed, is_count, is_number
+from orthogp.estimators.settings import cpu_by_default, no_type_check
+from orthogp.estimators.start import set_noise
 from orthogp.estimators.state import unpack_numbers
 from orthogp.estimators.targets import NumberLearner, NumberTargets, Targets
 from orthogp.likelihoods import Likelihood, RegressionLikelihood, as_likelihood
 
 
 @no_type_check
-class OrthogonalGPRegressor(RegressorMixin, PredictsNumbers):
+class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
     """Gaussian process regression on one target or several."""
 
     def __sklearn_tags__(self):
@@ -31,6 +49,136 @@ class OrthogonalGPRegressor(RegressorMixin, PredictsNumbers):
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Goes on training with these rows, in the units of the first call."""
         return self._fit(X, y, sample_weight, goes_on=True)
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False, return_cov: bool = False
+    ) -> NDArray | tuple[NDArray, NDArray]:
+        """The mean of a new observation; with it its standard deviation or covariance.
+
+        The noise is included. Covariances are `(n, n)`, or `(n, n, t)` for several targets.
+        """
+        if return_std and return_cov:
+            raise ConfigurationError("ask for return_std or return_cov, not for both")
+        fitted, X = self._asked(X)
+        in_units = parts_of(fitted).targets.in_units
+        mean, std = fitted.for_rows(X, moments_of(fitted))
+        if return_cov:
+            return in_units(mean), covariance_of(fitted, X, std)
+        if return_std:
+            return in_units(mean), in_units(std, shifted=False)
+        return in_units(mean)
+
+    def predict_latent(self, X: ArrayLike) -> tuple[NDArray, NDArray]:
+        """Mean and standard deviation of the function itself, without noise.
+
+        For a likelihood with a link (counts, fractions) that is the latent behind the link.
+        """
+
+        fitted, X = self._asked(X)
+        parts = parts_of(fitted)
+
+        def moments(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
+            scale = parts.calibration.latent_scale(variance)
+            return torch.stack([mean, (scale * variance).sqrt()])
+
+        mean, std = fitted.for_rows(X, moments)
+        return parts.targets.in_units(mean), parts.targets.in_units(std, shifted=False)
+
+    def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> tuple[NDArray, NDArray]:
+        """The central interval that holds a new observation with probability `coverage`."""
+        if not (is_number(coverage) and 0 < coverage < 1):
+            raise ConfigurationError(f"coverage is {coverage!r}; expected a number in (0, 1)")
+        tail = (1 - coverage) / 2
+        low, high = np.moveaxis(self.predict_quantiles(X, [tail, 1 - tail]), -1, 0)
+        return low, high
+
+    def predict_summary(self, X: ArrayLike, q: ArrayLike) -> tuple[NDArray, NDArray, NDArray]:
+        """Mean, standard deviation and quantiles of a new observation, in one pass over X."""
+        levels = checked_levels(q)
+        fitted, X = self._asked(X)
+        moments, quantiles = moments_of(fitted), quantiles_of(fitted, levels)
+
+        def summary(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
+            return torch.cat([part(rows, mean, variance) for part in (moments, quantiles)])
+
+        mean, std, *found = fitted.for_rows(X, summary)
+        in_units = parts_of(fitted).targets.in_units
+        at_levels = np.stack([in_units(level) for level in found], axis=-1)
+        return in_units(mean), in_units(std, shifted=False), at_levels
+
+    def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> NDArray:
+        """Quantiles of a new observation, `(n, len(q))` or `(n, t, len(q))`."""
+        levels = checked_levels(q)
+        fitted, X = self._asked(X)
+        found = fitted.for_rows(X, quantiles_of(fitted, levels))
+        return np.stack([parts_of(fitted).targets.in_units(level) for level in found], axis=-1)
+
+    def log_density(self, X: ArrayLike, y: ArrayLike) -> NDArray:
+        """log p(y) of every row, its targets together; densities are per unit of y."""
+        fitted, X = self._asked(X)
+        encoded, parts = encoded_targets(fitted, y, len(X)), parts_of(fitted)
+
+        def density(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
+            y = encoded[rows].to(mean.device)
+            return parts.calibration.log_density(parts.likelihood, y, mean, variance)
+
+        return fitted.for_rows(X, density) + parts.targets.log_jacobian
+
+    @cpu_by_default()
+    @torch.no_grad()
+    def sample_y(
+        self,
+        X: ArrayLike,
+        n_samples: int = 1,
+        random_state: int | np.random.RandomState | None = 0,
+    ) -> NDArray:
+        """Draws of new observations, `(n, n_samples)` or `(n, t, n_samples)`.
+
+        Up to 2000 rows a draw is one function at all of them; beyond, rows are drawn independently.
+        """
+        fitted, X = self._asked(X)
+        if not is_count(n_samples):
+            raise ConfigurationError(f"n_samples is {n_samples!r}; expected a whole number from 1")
+        generator = torch.Generator().manual_seed(drawn_seed(random_state))
+        if len(X) > MOST_JOINT_ROWS:
+            warnings.warn(
+                f"{len(X)} rows are too many for one covariance matrix: each row is drawn "
+                f"independently of the others; ask for at most {MOST_JOINT_ROWS} at once",
+                stacklevel=2,
+            )
+        likelihood, calibration, targets = parts_of(fitted)
+
+        def draw(f: Tensor) -> Tensor:
+            return calibration.sample(likelihood, f, generator)
+
+        def independent(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
+            std = (calibration.latent_scale(variance) * variance).sqrt()
+            return draw(mean + std * standard_normal((n_samples, *mean.shape), generator, mean))
+
+        if len(X) > MOST_JOINT_ROWS:
+            found = fitted.for_rows(X, independent)
+        else:
+            mean, covariance = joint_latents(fitted, X)
+            noise = standard_normal((n_samples, *mean.shape), generator, mean)
+            shape = square_root(covariance)
+            found = draw(mean + torch.einsum("cnm,scm->scn", shape, noise)).cpu().numpy()
+        return np.stack([targets.in_units(sample) for sample in found], axis=-1)
+
+    @cpu_by_default()
+    @torch.no_grad()
+    def export_onnx(self, path: str | Path) -> None:
+        """Writes an ONNX graph from x to the mean and variance of a new observation.
+
+        For a likelihood with a link (counts, fractions) they are those of the latent behind it.
+        """
+        require_fitted(self)
+        likelihood, calibration, targets = parts_of(self._fitted)
+        scales, noise = calibration.scales, None
+        if likelihood.location:
+            zero = torch.zeros(len(scales), 1, dtype=torch.float64)
+            on_host = deepcopy(likelihood).cpu()
+            noise = on_host.predictive(zero, zero).variance[:, 0] * scales[:, 1]
+        self._export(path, targets.scaling, noise_variance=noise, latent_scale=scales[:, 0])
 
     def _learner(self, classes: NDArray | None) -> NumberLearner:
         return NumberLearner(bool(self.standardize), self._new_likelihood)

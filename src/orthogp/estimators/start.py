@@ -1,0 +1,138 @@
+"""Where a fit starts: points, kernel and noise before the first training step.
+
+How far the values of a column typically lie apart is not what its standard deviation says. A column
+with a few large values, such as a sum of money that is zero for most, has nearly all of its values
+within a small part of its standard deviation. Lengthscales that start there find what happens
+between them; those that start at the standard deviation may never do.
+"""
+
+import math
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import torch
+from gpytorch.kernels import Kernel
+from gpytorch.means import Mean
+from jaxtyping import Float
+from torch import Tensor
+
+from orthogp.errors import ConfigurationError, DataError
+from orthogp.estimators.checks import checked_numbers
+from orthogp.estimators.defaults import (
+    MOST_ROWS_STARTED,
+    NOISE_VARIANCE,
+    point_counts,
+    start_steps,
+    starts_by_evidence,
+)
+from orthogp.estimators.intake import Table
+from orthogp.estimators.scaling import Array, Scaling
+from orthogp.estimators.setting_checks import is_number
+from orthogp.estimators.settings import torch_dtype
+from orthogp.kernel.covariance import Covariance
+from orthogp.likelihoods import Gaussian, Likelihood, RegressionLikelihood
+from orthogp.model import VariationalGP, build_basis, default_kernel
+from orthogp.posterior.points import choose_beta, choose_gamma
+from orthogp.training import start_hyperparameters
+
+# Columns with no more values than these are codes, whose distances say nothing.
+MOST_CODES = 10
+SPREAD_ROWS = 10_000
+
+
+def new_model(
+    settings: Mapping[str, Any],
+    table: Table,
+    likelihood: Likelihood,
+    mean: Mean | None,
+    variance: float,
+    generator: torch.Generator,
+) -> tuple[VariationalGP, bool]:
+    """A model of a table at its prior, with β and γ among the rows of its sample.
+
+    `variance` is that of the default kernel's parts. The second value says whether the evidence of
+    a few rows has chosen where the hyperparameters start.
+    """
+    inputs, rows, num_rows = table.units.inputs, table.sample, len(table.train)
+    num_inducing, num_residual = point_counts(settings, num_rows)
+    beta = _given_points(settings, "inducing_points", inputs)
+    if beta is None:
+        beta = choose_beta(rows.x, num_inducing, generator)
+    gamma = _given_points(settings, "residual_points", inputs)
+    if gamma is None or settings["basis"] == "coupled":
+        gamma = choose_gamma(rows.x, num_residual, beta, generator)
+    kernel = settings["kernel"]
+    if kernel is None:
+        kernel = starting_kernel(settings, rows.x, num_rows, variance)
+    else:
+        kernel = deepcopy(kernel)
+    dtype = torch_dtype(settings["dtype"])
+    kernel, likelihood = kernel.to(dtype), likelihood.to(dtype)
+    started = starts_by_evidence(settings, num_rows, likelihood)
+    if started:
+        assert isinstance(likelihood, Gaussian)
+        steps = start_steps(settings)
+        started = start_hyperparameters(Covariance(kernel), likelihood, rows, generator, steps)
+    basis = build_basis(
+        settings["basis"], kernel, beta, gamma, likelihood.num_latents, settings["optimizer"],
+        settings["hold_fixed"], settings["jitter"],
+    )  # fmt: skip
+    model = VariationalGP(kernel, likelihood, basis, mean, settings["jitter"])
+    return model.to(dtype), started
+
+
+def _given_points(settings: Mapping[str, Any], name: str, inputs: Scaling) -> Tensor | None:
+    points = settings[name]
+    if points is None:
+        return None
+    points = checked_numbers(points, name)
+    expected = len(inputs.scale)
+    if points.ndim != 2 or points.shape[1] != expected:
+        raise DataError(f"{name} has shape {points.shape}; expected (m, {expected})")
+    return inputs.standardise(points, torch_dtype(settings["dtype"]))
+
+
+def starting_kernel(
+    settings: Mapping[str, Any], x: Float[Tensor, "n d"], num_rows: int, variance: float
+) -> Kernel:
+    """The default kernel for `num_rows` rows, these among them."""
+    # In a short run they would not get far from where they start.
+    moves = settings["train_hyperparameters"] and num_rows > MOST_ROWS_STARTED
+    spread = typical_spread(x) if settings["ard"] and moves else None
+    return default_kernel(x.shape[1], settings["ard"], variance, spread)
+
+
+def typical_spread(x: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
+    """The mean distance of a column's values from their median as a share of a normal column's."""
+    some = x[:: max(1, len(x) // SPREAD_ROWS)].double()
+    distance = (some - some.median(0).values).abs().mean(0)
+    # √(2/π) is what a standard normal column has.
+    share = distance / (some.std(0) * math.sqrt(2 / math.pi))
+    for column, values in enumerate(some.mT):
+        if len(values.unique()) <= MOST_CODES:
+            share[column] = 1.0
+    return share.clamp_max(1.0).to(x.dtype)
+
+
+def set_noise(likelihood: RegressionLikelihood, given: Any, scale: Array) -> None:
+    """Sets it to the variance given in units of y², for targets that were divided by `scale`."""
+    if given is None:
+        noise = torch.full((len(scale),), NOISE_VARIANCE)
+    elif is_number(given) and 0 < given < np.inf:
+        with np.errstate(over="ignore", under="ignore"):
+            noise = torch.as_tensor(float(given) / scale / scale, dtype=torch.float32)
+    else:
+        raise ConfigurationError(f"noise_variance is {given!r}; expected a positive number")
+    holder: Any = likelihood.get_submodule("likelihood")
+    bounds = dict(holder.named_constraints())
+    lowest = max(float(c.lower_bound) for n, c in bounds.items() if "raw_noise" in n)
+    if not bool(((noise > lowest) & noise.isfinite()).all()):
+        raise ConfigurationError(
+            f"noise_variance is {given!r}, {float(noise.min()):.1e} in units of the standardised "
+            f"y; the likelihood's constraint allows more than {lowest:.1e}, and float32 less than "
+            "3e38"
+        )
+    shared = holder.noise.numel() == 1
+    holder.noise = noise.mean() if shared else noise.reshape(holder.noise.shape)
