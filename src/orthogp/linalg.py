@@ -29,9 +29,10 @@ PANELS, SMALLEST_PANEL = {"cpu": 3, "cuda": 2}, {"cpu": 64, "cuda": 512}
 class Factor:
     """K + εI = L Lᵀ with R = L⁻¹, ε = jitter · mean diag K, and what it took to get there.
 
-    `R` carries gradients to K; `L` is a constant. So does `omega`, which is zero and stands for
-    dR = Ω R: what is a function of R x alone can give its gradient there, without another product
-    with R. `info` is LAPACK's, which `failed` does not take on trust.
+    `L` is a constant. Gradients reach K in two ways: through `R`, and through `omega`, a tensor of
+    zeros that stands for Ω in dR = Ω R. A function of R x takes R as a constant and gives the
+    gradient of `omega`, which costs less; docs/gradients.md has the derivation. `info` is LAPACK's
+    own report, which `failed` does not trust alone.
     """
 
     L: Float[Tensor, "*c b b"]
