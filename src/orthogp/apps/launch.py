@@ -21,7 +21,7 @@ from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImport
 from torch.distributed.rendezvous import rendezvous
 
 from orthogp.errors import ConfigurationError, OrthogpError
-from orthogp.estimators.settings import torch_device
+from orthogp.estimators.setting_checks import torch_device
 from orthogp.execution.team import Team, current_team
 
 DESCRIBED_BY = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -15,6 +15,7 @@ from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import Likelihood as GpytorchLikelihood
 from gpytorch.means import Mean
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from orthogp import training
@@ -30,8 +31,14 @@ from orthogp.estimators.defaults import (
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.intake import Intake, Table, require_alike
 from orthogp.estimators.scaling import Array, Scaling
-from orthogp.estimators.setting_checks import check_settings, drawn_seed, present_device
-from orthogp.estimators.settings import Settings, cpu_by_default, no_type_check, torch_device
+from orthogp.estimators.setting_checks import (
+    check_settings,
+    cpu_by_default,
+    drawn_seed,
+    present_device,
+    torch_device,
+)
+from orthogp.estimators.settings import Settings, no_type_check
 from orthogp.estimators.start import new_model
 from orthogp.estimators.state import ARRAYS, finite, pack_fitted, pack_settings, unpack_fitted
 from orthogp.estimators.streamed import is_large, loaded, streamed_table
@@ -58,7 +65,7 @@ JUDGED_ROWS, LEAST_GAIN = 2000, 5e-4
 
 
 @no_type_check
-class OrthogonalGP(Settings):
+class OrthogonalGP(Settings, BaseEstimator):
     """An estimator with a `VariationalGP` inside; a subclass says what its targets are.
 
     After a fit: `elbo_`, the bound on all rows given (for a table that was streamed an unbiased

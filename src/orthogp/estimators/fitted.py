@@ -13,7 +13,7 @@ from torch import Tensor
 from orthogp.estimators.calibration import Calibration, LatentScales
 from orthogp.estimators.intake import Units
 from orthogp.estimators.scaling import Array
-from orthogp.estimators.settings import cpu_by_default
+from orthogp.estimators.setting_checks import cpu_by_default
 from orthogp.estimators.targets import LabelTargets
 from orthogp.model import VariationalGP
 from orthogp.posterior import Predictor

@@ -12,7 +12,7 @@ from orthogp.errors import DataError
 from orthogp.estimators.checks import Columns, checked_table, checked_weight
 from orthogp.estimators.defaults import count_held_out
 from orthogp.estimators.scaling import Array, Moments, Scaling
-from orthogp.estimators.settings import torch_dtype
+from orthogp.estimators.setting_checks import torch_dtype
 from orthogp.estimators.targets import Learner, Targets
 from orthogp.execution.team import Team, current_team
 from orthogp.training import Rows, Stream

@@ -29,8 +29,8 @@ from orthogp.estimators.predictive import (
     square_root,
     standard_normal,
 )
-from orthogp.estimators.setting_checks import drawn_seed, is_count, is_number
-from orthogp.estimators.settings import cpu_by_default, no_type_check
+from orthogp.estimators.setting_checks import cpu_by_default, drawn_seed, is_count, is_number
+from orthogp.estimators.settings import no_type_check
 from orthogp.estimators.start import set_noise
 from orthogp.estimators.state import unpack_numbers
 from orthogp.estimators.targets import NumberLearner, NumberTargets, Targets

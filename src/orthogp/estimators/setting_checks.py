@@ -1,7 +1,8 @@
-"""Refusals of settings that the training's own configuration does not look at."""
+"""What settings mean, and refusals of those that the training's own configuration does not see."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ from gpytorch.kernels import Kernel
 from sklearn.utils import check_random_state
 
 from orthogp.errors import ConfigurationError
-from orthogp.estimators.settings import torch_device
 
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
 FLAGS = (
     "ard", "standardize", "train_hyperparameters", "train_points", "shard_residual",
     "early_stopping", "warm_start",
@@ -35,6 +36,36 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     _require(settings, "checkpoint_dir", good, "the name of a folder")
     good = isinstance(callbacks, tuple | list) and all(map(callable, callbacks))
     _require(settings, "callbacks", good, "a list of functions")
+
+
+def torch_device(device: Any) -> torch.device:
+    """The device meant; None is a GPU where there is one."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigurationError(f"device is {device!r}, which torch does not know") from error
+
+
+@contextmanager
+def cpu_by_default() -> Iterator[None]:
+    """Tensors made inside without a device are on the CPU, whatever torch's default device is.
+
+    Estimators start on the CPU and move to their own `device` in one place.
+    """
+    if torch.get_default_device().type == "cpu":
+        yield
+        return
+    with torch.device("cpu"):
+        yield
+
+
+def torch_dtype(dtype: Any) -> torch.dtype:
+    found = DTYPES.get(str(dtype).removeprefix("torch."))
+    if found is None:
+        raise ConfigurationError(f"dtype is {dtype!r}; expected float32 or float64")
+    return found
 
 
 def present_device(device: Any) -> torch.device:

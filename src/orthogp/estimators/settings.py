@@ -1,22 +1,24 @@
-"""Every setting of the two estimators, with its default."""
+"""Every setting of the two estimators, with its default.
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+Importing this imports no torch: the command line makes its options from it, and help must be quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-import torch
-from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import Likelihood as GpytorchLikelihood
-from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from gpytorch.kernels import Kernel
+    from gpytorch.likelihoods import Likelihood as GpytorchLikelihood
+    from numpy.typing import ArrayLike
 
-from orthogp.errors import ConfigurationError
-from orthogp.likelihoods import Likelihood
-from orthogp.training import Event
+    from orthogp.likelihoods import Likelihood
+    from orthogp.training import Event
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 Class = TypeVar("Class")
 
 
@@ -30,7 +32,7 @@ def no_type_check(decorated: Class) -> Class:
 
 
 @no_type_check
-class Settings(BaseEstimator):
+class Settings:
     """The constructor of the estimators. None means automatic: see `estimators.defaults`.
 
     The model
@@ -142,33 +144,3 @@ class Settings(BaseEstimator):
         self.dtype = dtype
         self.random_state = random_state
         self.verbose = verbose
-
-
-def torch_device(device: Any) -> torch.device:
-    """The device meant; None is a GPU where there is one."""
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        return torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ConfigurationError(f"device is {device!r}, which torch does not know") from error
-
-
-@contextmanager
-def cpu_by_default() -> Iterator[None]:
-    """Tensors made inside without a device are on the CPU, whatever torch's default device is.
-
-    Estimators start on the CPU and move to their own `device` in one place.
-    """
-    if torch.get_default_device().type == "cpu":
-        yield
-        return
-    with torch.device("cpu"):
-        yield
-
-
-def torch_dtype(dtype: Any) -> torch.dtype:
-    found = DTYPES.get(str(dtype).removeprefix("torch."))
-    if found is None:
-        raise ConfigurationError(f"dtype is {dtype!r}; expected float32 or float64")
-    return found

@@ -29,8 +29,7 @@ from orthogp.estimators.defaults import (
 )
 from orthogp.estimators.intake import Table
 from orthogp.estimators.scaling import Array, Scaling
-from orthogp.estimators.setting_checks import is_number
-from orthogp.estimators.settings import torch_dtype
+from orthogp.estimators.setting_checks import is_number, torch_dtype
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood, RegressionLikelihood
 from orthogp.model import VariationalGP, build_basis, default_kernel

@@ -12,7 +12,7 @@ from orthogp.apps.tabular.relevance import relevance
 from orthogp.apps.tabular.report import Report
 from orthogp.errors import ConfigurationError
 from orthogp.estimators import OrthogonalGPClassifier, OrthogonalGPRegressor
-from orthogp.estimators.settings import torch_device
+from orthogp.estimators.setting_checks import torch_device
 from orthogp.training import Event
 
 

@@ -1,18 +1,14 @@
-"""The settings of the estimators as options of the command line.
+"""The settings of the estimators as options of the command line."""
 
-Names, types and defaults are read from the constructor's text: importing it would import torch, and
-help must be quick.
-"""
-
-import ast
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Annotated, Any
 
 import typer
+
+from orthogp.estimators.settings import Settings
 
 # A command always starts afresh, and its --seed is the random state.
 LEFT_OUT = ("warm_start", "random_state")
@@ -86,22 +82,8 @@ class Setting:
 @cache
 def settings() -> tuple[Setting, ...]:
     """Every setting that has an option, in the constructor's order."""
-    source = (files("orthogp") / "estimators" / "settings.py").read_text(encoding="utf-8")
-    owner = next(
-        node
-        for node in ast.parse(source).body
-        if isinstance(node, ast.ClassDef) and node.name == "Settings"
-    )
-    init = next(
-        node for node in owner.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"
-    )
-    arguments = [*init.args.args[1:], *init.args.kwonlyargs]
-    defaults = [*init.args.defaults, *init.args.kw_defaults]
-    found = [
-        Setting(a.arg, ast.unparse(a.annotation), ast.literal_eval(default))
-        for a, default in zip(arguments, defaults, strict=True)
-        if a.annotation is not None and default is not None
-    ]
+    parameters = inspect.signature(Settings).parameters.values()
+    found = [Setting(p.name, p.annotation, p.default) for p in parameters]
     return tuple(s for s in found if s.type is not None and s.name not in LEFT_OUT)
 
 
