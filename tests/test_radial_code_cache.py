@@ -41,7 +41,7 @@ def no_compiler(kind: Kind) -> bytes:
 def test_what_was_compiled_once_is_loaded(folder, monkeypatch):
     first = block()
     (file,) = folder.iterdir()
-    monkeypatch.setattr(kernels, "object_code", no_compiler)
+    monkeypatch.setattr(kernels, "compile_function", no_compiler)
     torch.testing.assert_close(block(), first, rtol=0, atol=0)
     assert list(folder.iterdir()) == [file]
 
@@ -72,7 +72,7 @@ def test_only_the_user_may_read_or_write_what_is_cached(folder, umask):
 @pytest.fixture(scope="module")
 def foreign():
     """A whole file with the code of other kernels: who runs it gets other numbers."""
-    code = kernels.object_code(replace(KIND, families=("rbf", "matern52")))
+    code = kernels.compile_function(replace(KIND, families=("rbf", "matern52")))
     return hashlib.sha256(code).digest() + code
 
 

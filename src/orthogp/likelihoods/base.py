@@ -21,7 +21,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Moments:
+class PredictiveMoments:
     """Mean and variance of a new observation, noise included, for each output and row."""
 
     mean: Float[Tensor, "c n"]
@@ -80,7 +80,9 @@ class RegressionLikelihood(Likelihood):
     location: ClassVar[bool] = False
 
     @abstractmethod
-    def predictive(self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]) -> Moments:
+    def predictive(
+        self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]
+    ) -> PredictiveMoments:
         """Moments of a new observation, by the law of total variance."""
 
     @abstractmethod

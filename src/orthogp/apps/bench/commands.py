@@ -32,7 +32,7 @@ ALL_PEERS = "gpytorch,gpjax,gpflow"
 
 
 @app.command("speed")
-def speed_command(
+def bench_speed(
     n_inducing: Inducing = 300,
     n_residual: Residual = 700,
     batch: Batch = 1024,
@@ -71,7 +71,7 @@ def speed_command(
 
 
 @app.command("predict")
-def predict_command(
+def bench_predict(
     n_inducing: Inducing = 300,
     n_residual: Residual = 700,
     rows: Annotated[int, typer.Option(help="Rows to predict.")] = 1_000_000,
@@ -109,7 +109,7 @@ def predict_command(
 
 
 @app.command("scaling")
-def scaling_command(
+def bench_scaling(
     residuals: Annotated[str, typer.Option(help="Sizes of γ.")] = "0,700,7000,70000,700000",
     n_inducing: Inducing = 300,
     batch: Batch = 1024,
@@ -142,7 +142,7 @@ def scaling_command(
 
 
 @app.command("imports")
-def imports_command(repeats: Repeats = 7, json_file: Json = None) -> None:
+def bench_imports(repeats: Repeats = 7, json_file: Json = None) -> None:
     """Time of importing orthogp beside that of torch and GPyTorch."""
     from orthogp.apps.bench.imports import ImportsConfig, imports
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from orthogp.apps.bench.checks import require_positive
 from orthogp.apps.bench.contest import Say, quiet
-from orthogp.apps.machine import describe
+from orthogp.apps.machine import describe_machine
 from orthogp.errors import ConfigurationError
 
 BASE = "torch_gpytorch"
@@ -43,7 +43,7 @@ def imports(config: ImportsConfig, say: Say = quiet) -> dict[str, Any]:
         "config": asdict(config) | {"statements": STATEMENTS},
         "ms": ms,
         "ratio": {name: ms[name] / ms[BASE] for name in ms if name != BASE},
-        "machine": describe("cpu"),
+        "machine": describe_machine("cpu"),
     }
 
 

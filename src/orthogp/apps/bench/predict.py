@@ -12,7 +12,7 @@ from orthogp.apps.bench.checks import flat, require_known, require_positive, req
 from orthogp.apps.bench.contest import Say, compete, quiet
 from orthogp.apps.bench.contestants import OURS, PEERS, lineup
 from orthogp.apps.bench.contestants.contract import Setup
-from orthogp.apps.machine import describe
+from orthogp.apps.machine import describe_machine
 
 # Enough that the posterior is not the prior.
 TRAINED_STEPS = 3
@@ -53,5 +53,5 @@ def predict(config: PredictConfig, say: Say = quiet) -> dict[str, Any]:
         "peak_mb": outcome.peak_mb,
         "skipped": outcome.skipped,
         "versions": outcome.versions,
-        "machine": describe(config.setup.device),
+        "machine": describe_machine(config.setup.device),
     }

@@ -7,7 +7,7 @@ from orthogp.apps.bench.checks import flat, require_positive, require_setup
 from orthogp.apps.bench.contest import Say, compete, quiet
 from orthogp.apps.bench.contestants import Entry
 from orthogp.apps.bench.contestants.contract import Setup
-from orthogp.apps.machine import describe
+from orthogp.apps.machine import describe_machine
 from orthogp.errors import ConfigurationError
 
 
@@ -46,5 +46,5 @@ def scaling(config: ScalingConfig, say: Say = quiet) -> dict[str, Any]:
         "peak_mb": peak,
         "skipped": skipped,
         "versions": versions,
-        "machine": describe(config.setup.device),
+        "machine": describe_machine(config.setup.device),
     }

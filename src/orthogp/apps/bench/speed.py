@@ -8,7 +8,7 @@ from orthogp.apps.bench.checks import flat, require_known, require_positive, req
 from orthogp.apps.bench.contest import Say, compete, quiet
 from orthogp.apps.bench.contestants import OURS, PEERS, lineup
 from orthogp.apps.bench.contestants.contract import Setup
-from orthogp.apps.machine import describe
+from orthogp.apps.machine import describe_machine
 
 
 @dataclass(frozen=True)
@@ -48,5 +48,5 @@ def speed(config: SpeedConfig, say: Say = quiet) -> dict[str, Any]:
         "peak_mb": outcome.peak_mb,
         "skipped": outcome.skipped,
         "versions": outcome.versions,
-        "machine": describe(config.setup.device),
+        "machine": describe_machine(config.setup.device),
     }

@@ -13,11 +13,11 @@ import torch
 
 from orthogp import training
 from orthogp.apps.paper.curves import Curve, history_row
-from orthogp.apps.paper.datasets import Split, Table, load, split
+from orthogp.apps.paper.datasets import DataSet, Split, load, split_dataset
 from orthogp.apps.paper.experiments import EXPERIMENTS, METHODS, OPTIMUM
 from orthogp.apps.paper.metrics import model_metrics
-from orthogp.apps.paper.models import build, run_optimum
-from orthogp.apps.paper.own import Outcome, run_boosting, run_default, run_ngboost
+from orthogp.apps.paper.models import build_model, run_optimum
+from orthogp.apps.paper.own import FitResult, run_boosting, run_default, run_ngboost
 from orthogp.apps.paper.provenance import provenance
 from orthogp.apps.paper.records import Job, Record, read_record, write_record
 from orthogp.errors import FileError
@@ -64,7 +64,7 @@ def perform(job: Job, task: str, place: Place) -> Record | None:
         try:
             table = load(place.data_dir, task, job.dataset)
             data |= _described(table)
-            parts = split(table, job.split)
+            parts = split_dataset(table, job.split)
             data |= {"train_rows": len(parts.x_train), "test_rows": len(parts.x_test)}
             record = Record(job, "done", data=data, **vars(_run(job, table, parts, place, folder)))
         except Exception as error:
@@ -77,7 +77,7 @@ def perform(job: Job, task: str, place: Place) -> Record | None:
         return record
 
 
-def _run(job: Job, table: Table, parts: Split, place: Place, folder: Path) -> Outcome:
+def _run(job: Job, table: DataSet, parts: Split, place: Place, folder: Path) -> FitResult:
     experiment, regression = EXPERIMENTS[job.experiment], table.task == "regression"
     if job.method == "Default":
         return run_default(parts, regression, job.split, place.device, folder)
@@ -90,7 +90,7 @@ def _run(job: Job, table: Table, parts: Split, place: Place, folder: Path) -> Ou
     if job.method == OPTIMUM:
         return run_optimum(experiment, train, test, job.split, place.device)
     settings = experiment.model_settings(table.task, job.method)
-    model = build(settings, train, table.num_classes, job.split, place.device)
+    model = build_model(settings, train, table.num_classes, job.split, place.device)
     config = experiment.training_config(len(train), job.split, place.steps)
     curve = Curve(folder / "curve.jsonl", len(train), lambda: model_metrics(model, test))
     callbacks = (curve,) if experiment.curves else ()
@@ -99,7 +99,7 @@ def _run(job: Job, table: Table, parts: Split, place: Place, folder: Path) -> Ou
         raise KeyboardInterrupt
     metrics = model_metrics(model, test) | {"bound": full_bound(model, train) / len(train)}
     history = [history_row(report, len(train)) for report in result.history]
-    return Outcome(
+    return FitResult(
         settings={**asdict(settings), "training": config.as_dict()},
         metrics=metrics,
         steps=result.steps,
@@ -109,7 +109,7 @@ def _run(job: Job, table: Table, parts: Split, place: Place, folder: Path) -> Ou
     )
 
 
-def _described(table: Table) -> dict[str, Any]:
+def _described(table: DataSet) -> dict[str, Any]:
     rows, inputs = table.X.shape
     return {
         "task": table.task, "rows": rows, "inputs": inputs, "classes": table.num_classes,

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from orthogp.apps.machine import describe
+from orthogp.apps.machine import describe_machine
 
 PACKAGES = ("orthogp", "torch", "gpytorch", "numpy", "scikit-learn", "ngboost")
 COMMIT_VARIABLE = "ORTHOGP_COMMIT"
@@ -16,7 +16,7 @@ COMMIT_VARIABLE = "ORTHOGP_COMMIT"
 def provenance(device: str) -> dict[str, Any]:
     """The fields of a record that say where it comes from."""
     return {
-        "machine": {"device": device, **describe(device)},
+        "machine": {"device": device, **describe_machine(device)},
         "versions": {name: found for name in PACKAGES if (found := _version(name))},
         "commit": commit(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -35,12 +35,12 @@ def kind_of(kind: pa.DataType) -> Kind:
     return "time" if types.is_temporal(kind) else "other"
 
 
-def numbers(column: Column) -> NDArray[np.float64]:
+def as_numbers(column: Column) -> NDArray[np.float64]:
     """Missing values are NaN; whole numbers beyond 2⁵³ are rounded."""
     return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
 
 
-def texts(column: Column) -> pa.Array:
+def as_texts(column: Column) -> pa.Array:
     """Strings, with the empty one missing; truth values are `true` and `false`."""
     if types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from orthogp.apps.tabular.encoding import Encoder, Tally
 from orthogp.apps.tabular.learning import learn, require_complete, require_usable
-from orthogp.apps.tabular.preparing import FitRequest, Prepared, split, unseen_notes
+from orthogp.apps.tabular.preparing import FitRequest, Prepared, draw_test_rows, unseen_notes
 from orthogp.apps.tabular.reading import ParquetSource
 from orthogp.apps.tabular.targets import read_target, require_few, target_values
 from orthogp.errors import DataError
-from orthogp.sources import Block, Source
+from orthogp.sources import RowBlock, Source
 from orthogp.sources.parquet import group_outline
 
 # As it lies in the files, before they were compressed. A table up to this size is read whole.
@@ -39,13 +39,13 @@ class EncodedTable(Source):
             for present, absent in zip(survey.present, self.left_out, strict=True)
         )
 
-    def read(self, number: int) -> Block:
+    def read(self, number: int) -> RowBlock:
         table = self.survey.table(number)
         values, present = target_values(table.column(0), self.survey.name, self.survey.task)
         kept = present.copy()
         kept[self.left_out[number]] = False
         rows = table.drop_columns([self.survey.name]).filter(pa.array(kept))
-        return Block(self.encoder.encode(rows, Tally()), values[kept[present]])
+        return RowBlock(self.encoder.encode(rows, Tally()), values[kept[present]])
 
     def place(self, number: int) -> str:
         return self.survey.place(number)
@@ -130,7 +130,7 @@ def prepare_large(
         notes.append(f"{total - num_present} of {total} rows dropped: their target is missing")
     rows = survey.rows[target.present]
     kept = survey.sample.select(inputs).filter(pa.array(target.present))
-    rest, test = split(len(rows), request, MOST_TEST_ROWS)
+    rest, test = draw_test_rows(len(rows), request, MOST_TEST_ROWS)
     if request.missing == "refuse":
         require_complete(kept)
     plan, found = learn(kept.take(pa.array(rest)), request.missing)

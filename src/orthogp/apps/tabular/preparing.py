@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from orthogp.apps.tabular.encoding import Encoder, Matrix, Tally
 from orthogp.apps.tabular.learning import learn, require_complete, require_usable
 from orthogp.apps.tabular.plan import POLICIES
-from orthogp.apps.tabular.reading import ParquetSource, Source, listed, open_table
+from orthogp.apps.tabular.reading import ParquetSource, TableSource, listed, open_table
 from orthogp.apps.tabular.targets import Target, read_target
 from orthogp.errors import ConfigurationError, DataError
-from orthogp.sources import Source as Blocks
+from orthogp.sources import Source
 
 FEWEST_TRAINING_ROWS = 2
 
@@ -55,7 +55,7 @@ class Prepared:
     encoder: Encoder
     target: Target
     classes: NDArray[Any] | None
-    X: Matrix | Blocks
+    X: Matrix | Source
     y: NDArray[Any]
     X_test: Matrix
     y_test: NDArray[Any]
@@ -83,7 +83,7 @@ def prepare(request: FitRequest, say: Callable[[str], None]) -> Prepared:
     if dropped:
         notes.append(f"{dropped} of {table.num_rows} rows dropped: their target is missing")
     kept = table.select(inputs).filter(pa.array(target.present))
-    train, test = split(kept.num_rows, request)
+    train, test = draw_test_rows(kept.num_rows, request)
     if request.missing == "refuse":
         require_complete(kept)
     plan, found = learn(kept.take(pa.array(train)), request.missing)
@@ -108,11 +108,11 @@ def prepare(request: FitRequest, say: Callable[[str], None]) -> Prepared:
     )
 
 
-def input_columns(source: Source, request: FitRequest) -> list[str]:
+def input_columns(source: TableSource, request: FitRequest) -> list[str]:
     """All columns but the target, the id and those to drop."""
     asked = [request.target, *request.drop]
     asked += [] if request.id_column is None else [request.id_column]
-    require_columns(source, asked)
+    require_known_columns(source, asked)
     if request.target in (request.id_column, *request.drop):
         raise ConfigurationError(f"{request.target!r} is the target: it can be no id and not drop")
     found = [name for name in source.names if name not in asked]
@@ -121,7 +121,7 @@ def input_columns(source: Source, request: FitRequest) -> list[str]:
     return found
 
 
-def require_columns(source: Source, names: Sequence[str]) -> None:
+def require_known_columns(source: TableSource, names: Sequence[str]) -> None:
     absent = [name for name in dict.fromkeys(names) if name not in source.names]
     if absent:
         raise DataError(
@@ -129,7 +129,7 @@ def require_columns(source: Source, names: Sequence[str]) -> None:
         )
 
 
-def split(
+def draw_test_rows(
     num_rows: int, request: FitRequest, most: int | None = None
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Training and test rows, `most` at most, drawn at random, each in the order of the table."""

@@ -29,7 +29,7 @@ MOST_NAMES = 12
 COLUMN_NUMBER = re.compile(r"CSV column #(\d+)")
 
 
-class Source(ABC):
+class TableSource(ABC):
     """A table that has been opened: the names of its columns, and their types where the file
     itself has them."""
 
@@ -49,7 +49,7 @@ class Source(ABC):
         """
 
 
-def open_table(path: Path) -> Source:
+def open_table(path: Path) -> TableSource:
     """The table at a path; its name says what it is, and a folder is one of Parquet files."""
     if not path.exists():
         raise FileError(f"{path} does not exist")
@@ -80,7 +80,7 @@ def listed(names: Sequence[str], beside: Mapping[str, object] | None = None) -> 
     return f"{', '.join(shown)}{more}"
 
 
-class CsvSource(Source):
+class CsvSource(TableSource):
     def __init__(self, path: Path, separator: str):
         self.path, self.separator, self.types = path, separator, {}
         with readable(path), pyarrow.csv.open_csv(path, parse_options=self._parse()) as reader:
@@ -107,7 +107,7 @@ class CsvSource(Source):
         return pyarrow.csv.ParseOptions(delimiter=self.separator, newlines_in_values=True)
 
 
-class ParquetSource(Source):
+class ParquetSource(TableSource):
     def __init__(self, path: Path, dataset: pyarrow.dataset.FileSystemDataset):
         self.path, self.dataset = path, dataset
         self.names = dataset.schema.names

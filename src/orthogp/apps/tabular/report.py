@@ -28,7 +28,7 @@ FIGURES = {
 
 
 @dataclass(frozen=True)
-class Report:
+class FitReport:
     """One fit. `rows` counts those of the table, without a target, of training and of test.
 
     `relevance` is (column, 1/lengthscale) of every column, the most relevant first.

@@ -8,12 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from orthogp.apps.tabular.measures import Row
-from orthogp.apps.tabular.report import FIGURES, Report
+from orthogp.apps.tabular.report import FIGURES, FitReport
 
 MOST_ROWS = 10
 
 
-def print_report(report: Report, console: Console) -> None:
+def print_report(report: FitReport, console: Console) -> None:
     console.print(Text(report.about))
     figures = [
         {"figure": FIGURES[name][0], "value": value, "meaning": FIGURES[name][1]}
@@ -42,11 +42,11 @@ def print_rows(title: str, rows: Sequence[Row], console: Console) -> None:
         justify = "left" if isinstance(value, str) else "right"
         table.add_column(name.replace("_", " "), justify=justify)
     for row in rows:
-        table.add_row(*(Text(shown(value)) for value in row.values()))
+        table.add_row(*(Text(printable(value)) for value in row.values()))
     console.print(table)
 
 
-def shown(value: str | int | float) -> str:
+def printable(value: str | int | float) -> str:
     """Text from a table may hold anything, and a terminal obeys what it is sent."""
     if isinstance(value, str):
         return value if value.isprintable() else repr(value)

@@ -12,8 +12,8 @@ from orthogp.kernel.radial.code_cache import cached_code
 def function(kind: kernels.Kind) -> int:
     """The address of the function of this kind."""
     key = f"{kind} {_source()} {native.this_machine()}"
-    code = cached_code(key, lambda: kernels.object_code(kind))
-    return native.loaded(code, kernels.NAME)
+    code = cached_code(key, lambda: kernels.compile_function(kind))
+    return native.load_function(code, kernels.NAME)
 
 
 @cache

@@ -22,7 +22,7 @@ class _Record(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in FIELDS]
 
 
-class Job:
+class TileJob:
     """The work on a tile: all rows of x and `columns` columns of a block, from `left` on.
 
     z and a hold the columns padded to whole vectors; the block has `stride` columns in all.

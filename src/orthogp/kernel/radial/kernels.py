@@ -57,9 +57,9 @@ def piece(double: bool) -> int:
     return VECTOR_BYTES // (8 if double else 4)
 
 
-def object_code(kind: Kind) -> bytes:
+def compile_function(kind: Kind) -> bytes:
     """The function of this kind, `NAME`, compiled for this machine."""
-    return native.object_code(program(kind))
+    return native.compile_program(program(kind))
 
 
 def program(kind: Kind) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from orthogp.apps.paper.records import Record
 from orthogp.apps.paper.report.order import by_dataset, by_experiment
-from orthogp.apps.paper.tables import Table as Figures
+from orthogp.apps.paper.tables import ResultTable
 from orthogp.plotting.pages import Cell, Page, Table
 from orthogp.plotting.pages.numbers import number
 
@@ -50,7 +50,7 @@ def failures(records: Sequence[Record]) -> Table:
     return Table(["data set", "experiment", "method", "split", "reason"], rows)
 
 
-def missing(tables: Sequence[tuple[str, Figures]]) -> Table:
+def missing(tables: Sequence[tuple[str, ResultTable]]) -> Table:
     """What the appendix tables of (experiment, table) pairs lack: a row a data set and reason."""
     methods: dict[tuple[str, str, str], list[str]] = {}
     everything: dict[str, int] = {}
