@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from orthogp.kernel.radial.values import Number
+from orthogp.kernel.radial.emit import Number
 
 
 def decay(t: Number) -> Number:

@@ -16,9 +16,8 @@ from itertools import chain
 from operator import add
 
 from orthogp.kernel.radial import native
-from orthogp.kernel.radial.emit import VECTOR_BYTES, Program
+from orthogp.kernel.radial.emit import VECTOR_BYTES, Index, Number, Program
 from orthogp.kernel.radial.families import FAMILIES
-from orthogp.kernel.radial.values import Index, Number
 
 NAME = "radial"
 # Vectors of a strip.
