@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import same_color
 
-from orthogp.apps.paper.colours import COLOURS, DASHED, colour_of
+from orthogp.apps.paper.experiments import COLOURS, DASHED, colour_of
 from orthogp.apps.paper.figures import _draw_panels, _panels, draw_figures, sensible_limits
 from orthogp.apps.paper.figures.dots import clipped_range, draw_dots
 from orthogp.apps.paper.published import REGRESSION_COLUMNS

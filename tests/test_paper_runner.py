@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 from orthogp.apps.cli import app
 from orthogp.apps.paper import job as job_module
 from orthogp.apps.paper import runner
-from orthogp.apps.paper.curves import Curve
 from orthogp.apps.paper.experiments import EXPERIMENTS, chosen_methods
-from orthogp.apps.paper.job import Place, finished, perform
+from orthogp.apps.paper.job import Curve, Place, finished, perform
 from orthogp.apps.paper.metrics import classification_metrics, model_metrics
 from orthogp.apps.paper.models import build_model
 from orthogp.apps.paper.published import figures, sizes

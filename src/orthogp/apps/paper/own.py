@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from orthogp.apps.paper.curves import Row
 from orthogp.apps.paper.datasets import Split
 from orthogp.apps.paper.metrics import (
     HALF_WIDTH,
@@ -16,6 +15,7 @@ from orthogp.apps.paper.metrics import (
     classification_metrics,
     regression_metrics,
 )
+from orthogp.apps.paper.records import HistoryRow
 from orthogp.errors import ConfigurationError
 
 # NGBoost takes minutes beyond.
@@ -31,7 +31,7 @@ class FitResult:
     steps: int = 0
     recoveries: int = 0
     seconds: float = 0.0
-    history: list[Row] = field(default_factory=list)
+    history: list[HistoryRow] = field(default_factory=list)
 
 
 def run_default(split: Split, regression: bool, seed: int, device: str, folder: Path) -> FitResult:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orthogp.apps.paper.colours import COLOURS, DASHED, colour_of
-from orthogp.apps.paper.experiments import OPTIMUM
+from orthogp.apps.paper.experiments import COLOURS, DASHED, OPTIMUM, colour_of
 from orthogp.apps.paper.figures.dots import draw_dots
 from orthogp.apps.paper.records import Record
 from orthogp.apps.paper.tables.grid import FULL_STEPS, build_grid

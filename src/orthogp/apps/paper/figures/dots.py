@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from orthogp.apps.paper.colours import DASHED, colour_of
+from orthogp.apps.paper.experiments import DASHED, colour_of
 from orthogp.apps.paper.tables.appendix import remarks
 from orthogp.apps.paper.tables.grid import Grid
 from orthogp.apps.paper.tables.model import METRICS, Metric, ResultCell

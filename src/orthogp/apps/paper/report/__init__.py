@@ -9,14 +9,16 @@ from orthogp.apps.paper.experiments import EXPERIMENTS
 from orthogp.apps.paper.records import Record
 from orthogp.apps.paper.report.curves import Against, bound_charts, metric_charts
 from orthogp.apps.paper.report.jobs import (
+    ORDERED_METHODS,
     JobGroup,
     add_jobs,
+    by_experiment,
     failures,
     job_groups,
     missing,
+    ordered,
     short_machine,
 )
-from orthogp.apps.paper.report.order import ORDERED_METHODS, by_experiment, ordered
 from orthogp.apps.paper.report.tables import appendix_table, claims_table, summary_table
 from orthogp.apps.paper.tables import Claim, ResultTable, claims, tables
 from orthogp.apps.paper.tables.model import METRICS
