@@ -49,8 +49,8 @@ def bench_speed(
     plot: Plot = None,
 ) -> None:
     """Time of a full training step."""
-    from orthogp.apps.bench.pictures import draw_bars
-    from orthogp.apps.bench.speed import Setup, SpeedConfig, speed
+    from orthogp.apps.bench.measurements import Setup, SpeedConfig, speed
+    from orthogp.apps.bench.results import draw_bars
 
     setup = Setup(
         n_inducing=n_inducing,
@@ -87,8 +87,8 @@ def bench_predict(
     plot: Plot = None,
 ) -> None:
     """Rows a second of prediction, mean and variance."""
-    from orthogp.apps.bench.pictures import draw_bars
-    from orthogp.apps.bench.predict import PredictConfig, Setup, predict
+    from orthogp.apps.bench.measurements import PredictConfig, Setup, predict
+    from orthogp.apps.bench.results import draw_bars
 
     setup = Setup(
         n_inducing=n_inducing,
@@ -123,8 +123,8 @@ def bench_scaling(
     plot: Plot = None,
 ) -> None:
     """Time and memory of our training step against |γ|."""
-    from orthogp.apps.bench.pictures import draw_scaling
-    from orthogp.apps.bench.scaling import ScalingConfig, Setup, scaling
+    from orthogp.apps.bench.measurements import ScalingConfig, Setup, scaling
+    from orthogp.apps.bench.results import draw_scaling
 
     setup = Setup(
         n_inducing=n_inducing,
@@ -144,7 +144,7 @@ def bench_scaling(
 @app.command("imports")
 def bench_imports(repeats: Repeats = 7, json_file: Json = None) -> None:
     """Time of importing orthogp beside that of torch and GPyTorch."""
-    from orthogp.apps.bench.imports import ImportsConfig, imports
+    from orthogp.apps.bench.measurements import ImportsConfig, imports
 
     result = measured(lambda say: imports(ImportsConfig(repeats), say))
     show("Importing", "import", result, json_file)
@@ -172,7 +172,7 @@ def measured(measure: Callable[[Callable[[str], None]], dict[str, Any]]) -> dict
 
 
 def show(title: str, first: str, result: dict[str, Any], path: Path | None) -> None:
-    from orthogp.apps.bench.tables import table
+    from orthogp.apps.bench.results import table
 
     if path is not None:
         path.write_text(json.dumps(result, indent=2) + "\n")
