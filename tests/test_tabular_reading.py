@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from orthogp.apps.tabular.kinds import as_numbers, as_texts, kind_of
-from orthogp.apps.tabular.reading import open_table
+from orthogp.apps.tabular.reading import as_numbers, as_texts, kind_of, open_table
 from orthogp.errors import DataError, FileError
 from tabular_cases import sample, write
 

@@ -10,9 +10,8 @@ import torch
 from sklearn.metrics import brier_score_loss, mean_absolute_error, r2_score, root_mean_squared_error
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
-from orthogp.apps.tabular.measures import measure
-from orthogp.apps.tabular.relevance import relevance
-from orthogp.apps.tabular.report_text import printable
+from orthogp.apps.tabular.measures import measure, relevance
+from orthogp.apps.tabular.report import printable
 from orthogp.model import default_kernel
 from tabular_cases import NASTY, fit, sample, write
 

@@ -106,8 +106,8 @@ def require_places(request, pages: list[Path]) -> None:
 def run_report(request, prepared, model, interrupted, page, json_file) -> int:
     """The report, everywhere it is wanted; the exit status. The model is safe already."""
     from orthogp.apps.tabular.fitting import judge
+    from orthogp.apps.tabular.report import print_report
     from orthogp.apps.tabular.report_page import write_page
-    from orthogp.apps.tabular.report_text import print_report
 
     try:
         found = judge(request, prepared, model, interrupted)

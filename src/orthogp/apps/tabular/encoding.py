@@ -11,9 +11,8 @@ from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder
 
-from orthogp.apps.tabular.kinds import Column, as_numbers, as_texts
 from orthogp.apps.tabular.plan import LevelColumn, NumberColumn, Plan
-from orthogp.apps.tabular.reading import listed
+from orthogp.apps.tabular.reading import Column, as_numbers, as_texts, listed
 from orthogp.errors import DataError
 
 Matrix = NDArray[np.float64]

@@ -5,10 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from orthogp.apps.tabular.measures import measure
+from orthogp.apps.tabular.measures import measure, relevance
 from orthogp.apps.tabular.model import TableModel
 from orthogp.apps.tabular.preparing import FitRequest, Prepared
-from orthogp.apps.tabular.relevance import relevance
 from orthogp.apps.tabular.report import FitReport
 from orthogp.errors import ConfigurationError
 from orthogp.estimators import OrthogonalGPClassifier, OrthogonalGPRegressor

@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from orthogp.apps.tabular.encoding import Matrix, finite_numbers, learn_medians, missing_refused
-from orthogp.apps.tabular.kinds import Column, as_numbers, as_texts, kind_of
 from orthogp.apps.tabular.plan import LevelColumn, Plan
-from orthogp.apps.tabular.reading import listed
+from orthogp.apps.tabular.reading import Column, as_numbers, as_texts, kind_of, listed
 from orthogp.errors import DataError
 
 # The most frequent levels have a column each, the others one together.

@@ -8,10 +8,16 @@ from pathlib import Path
 import pyarrow as pa
 
 from orthogp.apps.tabular.encoding import Tally
-from orthogp.apps.tabular.kinds import kind_of
 from orthogp.apps.tabular.model import TableModel, class_names
 from orthogp.apps.tabular.preparing import require_known_columns, unseen_notes
-from orthogp.apps.tabular.reading import PARQUET, SEPARATORS, TableSource, listed, open_table
+from orthogp.apps.tabular.reading import (
+    PARQUET,
+    SEPARATORS,
+    TableSource,
+    kind_of,
+    listed,
+    open_table,
+)
 from orthogp.apps.tabular.targets import as_column
 from orthogp.apps.tabular.writing import harmless, require_format, require_writable, table_writer
 from orthogp.errors import ConfigurationError, DataError

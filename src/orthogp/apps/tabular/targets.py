@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from orthogp.apps.tabular.kinds import Column, as_numbers, as_texts, kind_of
+from orthogp.apps.tabular.reading import Column, as_numbers, as_texts, kind_of
 from orthogp.errors import ConfigurationError, DataError
 
 TASKS = ("regression", "classification")
