@@ -9,8 +9,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.special import ndtr, ndtri
 
-from orthogp.likelihoods.base import Expectation, PredictiveMoments, RegressionLikelihood
-from orthogp.likelihoods.parameters import batch_shape, require_broadcast
+from orthogp.likelihoods.base import (
+    Expectation,
+    PredictiveMoments,
+    RegressionLikelihood,
+    batch_shape,
+    require_broadcast,
+)
 from orthogp.likelihoods.quadrature import floored, log_ndtr
 from orthogp.likelihoods.targets import latents_first, require_numbers
 from orthogp.linalg import total

@@ -12,8 +12,12 @@ from jaxtyping import Float, Real
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from orthogp.likelihoods.base import PredictiveMoments, RegressionLikelihood
-from orthogp.likelihoods.parameters import batch_shape, require_broadcast
+from orthogp.likelihoods.base import (
+    PredictiveMoments,
+    RegressionLikelihood,
+    batch_shape,
+    require_broadcast,
+)
 from orthogp.likelihoods.quadrature import GaussHermite
 from orthogp.likelihoods.quantiles import Support
 from orthogp.likelihoods.targets import (
