@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from orthogp import OrthogonalGPClassifier
-from orthogp.apps.paper.datasets import load, split
+from orthogp.apps.paper.datasets import load, split_dataset
 
 LIKELIHOODS = ("robustmax", "softmax")
 MOST_TEST_ROWS = 5000
@@ -30,7 +30,7 @@ def main() -> None:
     print("| set | classes | likelihood | log density | accuracy | seconds |")
     print("|---|---|---|---|---|---|")
     for name in asked.datasets.split(","):
-        part = split(load(asked.data_dir, "classification", name), 0)
+        part = split_dataset(load(asked.data_dir, "classification", name), 0)
         X, y = part.x_train[: asked.rows], part.y_train[: asked.rows]
         known = np.isin(part.y_test, y)
         X_test, y_test = part.x_test[known][:MOST_TEST_ROWS], part.y_test[known][:MOST_TEST_ROWS]

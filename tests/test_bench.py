@@ -10,16 +10,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from orthogp.apps.bench import contest, imports, worker
-from orthogp.apps.bench import predict as prediction
+from orthogp.apps.bench import contest, worker
 from orthogp.apps.bench.contestants import OURS, Entry, gpytorch_models, lineup, ours
 from orthogp.apps.bench.contestants.contract import Setup, make_data
-from orthogp.apps.bench.imports import ImportsConfig
-from orthogp.apps.bench.pictures import draw_bars, draw_scaling
-from orthogp.apps.bench.predict import PredictConfig, predict
-from orthogp.apps.bench.scaling import ScalingConfig, scaling
-from orthogp.apps.bench.speed import SpeedConfig
-from orthogp.apps.bench.tables import table
+from orthogp.apps.bench.measurements import (
+    ImportsConfig,
+    PredictConfig,
+    ScalingConfig,
+    SpeedConfig,
+    predict,
+    scaling,
+)
+from orthogp.apps.bench.results import draw_bars, draw_scaling, table
 from orthogp.apps.cli import app
 from orthogp.errors import ConfigurationError
 
@@ -159,7 +161,7 @@ def test_the_peak_counts_what_was_held_and_given_back():
 
 def test_prediction_is_measured_in_rows_a_second(monkeypatch):
     alone = {OURS: Entry("ours", replace(TINY, test_rows=40), "orthogp")}
-    monkeypatch.setattr(prediction, "lineup", lambda setup, peers: alone)
+    monkeypatch.setattr(measurements, "lineup", lambda setup, peers: alone)
     out = predict(PredictConfig(replace(TINY, test_rows=40), repeats=1))
     assert out["skipped"] == out["ratio"] == {}
     assert out["rows_per_s"][OURS] > 0
@@ -181,18 +183,22 @@ def test_results_are_drawn_even_where_figures_are_missing(tmp_path):
 def test_imports_are_compared_with_torch_and_gpytorch(monkeypatch):
     # The first round is not counted.
     script = {s: [99.0, base, 7.0, base] for s, base in zip(
-        imports.STATEMENTS.values(), (2.0, 1.0, 3.0), strict=True
+        measurements.STATEMENTS.values(), (2.0, 1.0, 3.0), strict=True
     )}  # fmt: skip
-    monkeypatch.setattr(imports, "seconds_of", lambda statement: script[statement].pop(0))
-    out = imports.imports(ImportsConfig(repeats=3))
+    monkeypatch.setattr(measurements, "seconds_of", lambda statement: script[statement].pop(0))
+    out = measurements.imports(ImportsConfig(repeats=3))
     assert out["ms"]["torch_gpytorch"] == 2000.0
     assert out["ratio"] == {"orthogp": 0.5, "orthogp_regressor": 1.5}
 
 
 def test_the_time_of_an_import_is_that_of_a_fresh_process():
-    assert 0 < imports.seconds_of("import json") < imports.seconds_of("import time; time.sleep(1)")
+    assert (
+        0
+        < measurements.seconds_of("import json")
+        < measurements.seconds_of("import time; time.sleep(1)")
+    )
     with pytest.raises(ConfigurationError, match="No module named 'absent'"):
-        imports.seconds_of("import absent")
+        measurements.seconds_of("import absent")
 
 
 def test_the_coupled_basis_of_equal_cost_has_a_hundred_points_more():

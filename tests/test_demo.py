@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from orthogp.apps.demo import contest, main, problems, tables
-from orthogp.apps.demo.contest import FULL, QUICK, Method, Outcome
+from orthogp.apps.demo.contest import FULL, QUICK, DemoResult, Method
 from orthogp.plotting.pages import Page
 
 PICTURES = ("bound.png", "calibration.png", "points.png", "surface.png")
@@ -120,7 +120,7 @@ def test_figures_are_those_of_the_test_rows():
 
 def test_tables_say_the_same_on_the_terminal_and_on_the_page():
     method = Method("ORTHNAT", "5 β + 6 γ", "#000000", {})
-    outcome = Outcome(method, None, -0.1234, 7.0, rmse=0.2, coverage=0.875)
+    outcome = DemoResult(method, None, -0.1234, 7.0, rmse=0.2, coverage=0.875)
     rows = tables.regression_rows([outcome])
     expected = ["ORTHNAT", "5 β + 6 γ", "0.2000", "−0.123", "87.5 %", "7.0"]
     assert rows[0] == expected

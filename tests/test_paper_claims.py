@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from orthogp.apps.paper import published
-from orthogp.apps.paper.tables import Cell, claims, print_claims
+from orthogp.apps.paper.tables import ResultCell, claims, print_claims
 from orthogp.apps.paper.tables.claims import accuracy_error
 from paper_records import changed, papers, record
 
@@ -118,11 +118,13 @@ def test_a_lengthscale_for_every_input_is_held_to_the_column_it_explains(
 def test_the_error_of_an_accuracy_is_both_papers_and_ours():
     one = record("adult", "Orth", "classification", accuracy=80.0)
     both = math.sqrt(0.8 * 0.2 / 1000 + 0.9 * 0.1 / 1000)
-    assert accuracy_error(Cell(80.0, original=90.0, records=(one,))) == pytest.approx(100 * both)
+    assert accuracy_error(ResultCell(80.0, original=90.0, records=(one,))) == pytest.approx(
+        100 * both
+    )
     splits = math.sqrt(0.8 * 0.2 / 2000 + 0.9 * 0.1 / 1000)
-    found = accuracy_error(Cell(80.0, original=90.0, records=(one, one)))
+    found = accuracy_error(ResultCell(80.0, original=90.0, records=(one, one)))
     assert found == pytest.approx(100 * splits)
-    assert accuracy_error(Cell(80.0, original=90.0, records=(replace(one, data={}),))) == 0.0
+    assert accuracy_error(ResultCell(80.0, original=90.0, records=(replace(one, data={}),))) == 0.0
 
 
 def test_default_is_held_against_orthnat_on_each_set_it_ran_on():

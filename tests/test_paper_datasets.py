@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from orthogp.apps.paper.datasets import Table, available, default_data_dir, load, split
+from orthogp.apps.paper.datasets import DataSet, available, default_data_dir, load, split_dataset
 from orthogp.errors import ConfigurationError, DataError, FileError
 
 ROWS = 40
@@ -23,10 +23,10 @@ def inputs(rows: int = ROWS) -> np.ndarray:
     return np.random.default_rng(0).normal(3, 2, (rows, 3)).astype(np.float32)
 
 
-def table(rows: int = ROWS, task: str = "regression") -> Table:
+def table(rows: int = ROWS, task: str = "regression") -> DataSet:
     X = inputs(rows).astype(np.float64)
     y = np.arange(rows) % 3 if task == "classification" else 5 * X[:, 0] + np.arange(rows)
-    return Table("made", task, X, y, 3 if task == "classification" else 0, "")
+    return DataSet("made", task, X, y, 3 if task == "classification" else 0, "")
 
 
 def test_names_are_those_of_the_files_of_the_task(tmp_path):
@@ -132,7 +132,7 @@ def test_no_pickle_is_opened(tmp_path):
 def test_a_split_is_the_permutation_of_its_seed():
     made = table(rows=47)
     order = np.random.default_rng(5).permutation(47)
-    parts = split(made, 5)
+    parts = split_dataset(made, 5)
     y = made.y[order]
     np.testing.assert_allclose(parts.y_test * parts.y_scale + parts.y_mean, y[:4], rtol=1e-12)
     np.testing.assert_allclose(parts.y_train * parts.y_scale + parts.y_mean, y[4:], rtol=1e-12)
@@ -144,7 +144,7 @@ def test_a_split_is_the_permutation_of_its_seed():
 def test_the_training_part_is_standardised_and_the_table_left_alone():
     made = table()
     before = made.X.copy(), made.y.copy()
-    parts = split(made, 0)
+    parts = split_dataset(made, 0)
     for values in (parts.x_train, parts.y_train):
         np.testing.assert_allclose(values.mean(axis=0), 0, atol=1e-12)
         np.testing.assert_allclose(values.std(axis=0), 1, rtol=1e-12)
@@ -154,15 +154,15 @@ def test_the_training_part_is_standardised_and_the_table_left_alone():
 
 
 def test_many_chunks_give_the_moments_of_one(monkeypatch):
-    whole = split(table(), 0)
+    whole = split_dataset(table(), 0)
     monkeypatch.setattr("orthogp.apps.paper.datasets.CHUNK_ELEMENTS", 10)
-    np.testing.assert_allclose(split(table(), 0).x_train, whole.x_train, rtol=1e-12)
+    np.testing.assert_allclose(split_dataset(table(), 0).x_train, whole.x_train, rtol=1e-12)
 
 
 def test_a_constant_column_becomes_zero_and_keeps_its_unit():
     made = table()
     made.X[:, 1] = 0.1
-    parts = split(made, 0)
+    parts = split_dataset(made, 0)
     np.testing.assert_allclose(parts.x_train[:, 1], 0, atol=1e-15)
     np.testing.assert_allclose(parts.x_test[:, 1], 0, atol=1e-15)
 
@@ -171,7 +171,7 @@ def test_labels_stay_labels_even_where_a_part_misses_a_class():
     made = table(task="classification")
     made.y[:] = 0
     made.y[[3, 7]] = 1, 2
-    parts = split(made, 1)
+    parts = split_dataset(made, 1)
     assert parts.y_train.dtype == parts.y_test.dtype == np.int64
     assert sorted([*parts.y_train, *parts.y_test]) == [0] * 38 + [1, 2]
     assert (parts.y_mean, parts.y_scale) == (0, 1)
@@ -179,7 +179,7 @@ def test_labels_stay_labels_even_where_a_part_misses_a_class():
 
 @pytest.mark.parametrize(("limit", "tests"), [(30, 3), (25, 2), (5, 1), (2, 1), (1000, 4)])
 def test_a_limit_takes_the_first_rows_of_the_permutation(limit, tests):
-    parts = split(table(), 0, limit)
+    parts = split_dataset(table(), 0, limit)
     assert len(parts.y_test) == len(parts.x_test) == tests
     assert len(parts.y_train) == len(parts.x_train) == min(limit, ROWS) - tests
     rows = np.random.default_rng(0).permutation(ROWS)[: min(limit, ROWS)]
@@ -189,11 +189,11 @@ def test_a_limit_takes_the_first_rows_of_the_permutation(limit, tests):
 
 def test_a_limit_without_a_row_for_each_part_is_refused():
     with pytest.raises(ConfigurationError, match="limit is 1; expected at least 2"):
-        split(table(), 0, 1)
+        split_dataset(table(), 0, 1)
 
 
 def test_values_too_large_to_square_are_refused():
     made = table()
     made.X[0, 0], made.X[1, 0] = 1e300, -1e300
     with pytest.raises(DataError, match="X of made has values too large to standardise"):
-        split(made, 0)
+        split_dataset(made, 0)

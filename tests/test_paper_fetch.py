@@ -15,8 +15,8 @@ from orthogp.apps.paper import fetching
 from orthogp.apps.paper.datasets import checked, load
 from orthogp.apps.paper.fetching import differences_from_paper, download, fetch, readers
 from orthogp.apps.paper.fetching.originals import target_last
-from orthogp.apps.paper.fetching.readers import gunzip, labels, numbers, uncompress, zip_member
-from orthogp.apps.paper.fetching.sources import Source
+from orthogp.apps.paper.fetching.readers import gunzip, labels, read_numbers, uncompress, zip_member
+from orthogp.apps.paper.fetching.sources import DataSource
 from orthogp.errors import ConfigurationError, DataError, FileError
 
 ROWS = 20
@@ -71,19 +71,19 @@ def site(monkeypatch):
     server.server_close()
 
 
-def regression(name: str, *urls: str) -> Source:
+def regression(name: str, *urls: str) -> DataSource:
     def read(content):
-        return target_last(numbers(gunzip(content)))
+        return target_last(read_numbers(gunzip(content)))
 
-    return Source(name, "regression", urls, "a note", read)
+    return DataSource(name, "regression", urls, "a note", read)
 
 
-def classification(name: str, url: str) -> Source:
+def classification(name: str, url: str) -> DataSource:
     def read(content):
-        X, y = target_last(numbers(zip_member(content, "table.csv")))
+        X, y = target_last(read_numbers(zip_member(content, "table.csv")))
         return X, labels(y)
 
-    return Source(name, "classification", (url,), "a note", read)
+    return DataSource(name, "classification", (url,), "a note", read)
 
 
 def test_a_set_is_stored_as_the_loader_reads_it_with_its_origin_beside_it(site, tmp_path):
@@ -255,8 +255,8 @@ BOMB = b"0\n" * 5000
 @pytest.mark.parametrize(
     "unpack",
     [
-        lambda: numbers(gunzip(gzip.compress(BOMB))),
-        lambda: numbers(zip_member(zipped({"a": BOMB}), "a")),
+        lambda: read_numbers(gunzip(gzip.compress(BOMB))),
+        lambda: read_numbers(zip_member(zipped({"a": BOMB}), "a")),
         lambda: uncompress(compressed(BOMB)),
     ],
     ids=["gz", "zip", "Z"],

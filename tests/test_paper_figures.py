@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from matplotlib.colors import same_color
 
-from orthogp.apps.paper.colours import COLOURS, DASHED, colour_of
-from orthogp.apps.paper.figures import _draw_panels, _panels, figures, sensible_limits
+from orthogp.apps.paper.experiments import COLOURS, DASHED, colour_of
+from orthogp.apps.paper.figures import _draw_panels, _panels, draw_figures, sensible_limits
 from orthogp.apps.paper.figures.dots import clipped_range, draw_dots
 from orthogp.apps.paper.published import REGRESSION_COLUMNS
 from orthogp.apps.paper.records import Job, Record
-from orthogp.apps.paper.tables.grid import collect
+from orthogp.apps.paper.tables.grid import build_grid
 from orthogp.errors import ConfigurationError
 from paper_records import changed, papers, record
 
@@ -109,7 +109,7 @@ def test_a_basis_has_one_colour_and_adam_is_dashed(curves):
 
 def test_ours_are_dots_and_the_papers_are_rings():
     records = changed(papers(datasets=["pol", "houseelectric"]), "pol", "OrthNat", rmse=0.18)
-    figure = draw_dots(collect(records, "regression"))
+    figure = draw_dots(build_grid(records, "regression"))
     assert figure is not None
     assert [a.get_ylabel() for a in figure.axes[::2]] == ["houseelectric", "pol"]
     rmse = figure.axes[3]
@@ -128,7 +128,7 @@ def test_a_method_that_squashes_the_scale_becomes_an_arrow():
     near = points | {"Near": [0.2]}
     assert clipped_range(near) == (0.1, 0.2)
     records = changed(papers(datasets=["pol"]), "pol", "Decoupled", log_likelihood=-7.25)
-    figure = draw_dots(collect(records, "regression"))
+    figure = draw_dots(build_grid(records, "regression"))
     assert figure is not None
     axes = figure.axes[0]
     assert axes.get_xlim()[0] > -0.3
@@ -150,12 +150,12 @@ def test_limits_leave_out_a_wild_start_but_no_end():
 @pytest.mark.parametrize("experiment", ["illustration", "wall-clock", "regression"])
 def test_a_figure_is_written_twice_the_same(experiment, curves, tmp_path):
     records = [*curves, *papers(datasets=["pol"])]
-    svg, png = figures(records, experiment, tmp_path / "figures")
+    svg, png = draw_figures(records, experiment, tmp_path / "figures")
     assert (svg.name, png.name) == (f"{experiment}.svg", f"{experiment}.png")
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
     assert png.read_bytes().startswith(b"\x89PNG")
     before = svg.read_bytes()
-    figures(records, experiment, tmp_path / "figures")
+    draw_figures(records, experiment, tmp_path / "figures")
     assert svg.read_bytes() == before
     assert len(list((tmp_path / "figures").iterdir())) == 2
 
@@ -164,16 +164,16 @@ def test_nothing_to_draw_writes_nothing(tmp_path):
     short = [Record(Job("regression", "pol", "Orth", 0), "failed", "no")]
     no_history = run("illustration", "kin40k", "Orth").without_history()
     for experiment in ("illustration", "wall-clock", "regression", "classification"):
-        assert figures([*short, no_history], experiment, tmp_path) == []
+        assert draw_figures([*short, no_history], experiment, tmp_path) == []
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ConfigurationError, match="none of 'speed'"):
-        figures([], "speed", tmp_path)
+        draw_figures([], "speed", tmp_path)
 
 
 def test_a_figure_of_classification_has_accuracy(tmp_path):
     records = papers("classification", ["adult", "nursery"])
     records += [record("adult", "Default", "classification", log_likelihood=-0.2, accuracy=88.0)]
-    figure = draw_dots(collect(records, "classification"))
+    figure = draw_dots(build_grid(records, "classification"))
     assert figure is not None
     assert figure.axes[1].get_title() == "test accuracy, percent (right is better)"
     names = [text.get_text() for text in figure.legends[0].get_texts()]

@@ -16,11 +16,10 @@ from typer.testing import CliRunner
 from orthogp.apps.cli import app
 from orthogp.apps.paper import job as job_module
 from orthogp.apps.paper import runner
-from orthogp.apps.paper.curves import Curve
 from orthogp.apps.paper.experiments import EXPERIMENTS, chosen_methods
-from orthogp.apps.paper.job import Place, finished, perform
+from orthogp.apps.paper.job import Curve, Place, finished, perform
 from orthogp.apps.paper.metrics import classification_metrics, model_metrics
-from orthogp.apps.paper.models import build
+from orthogp.apps.paper.models import build_model
 from orthogp.apps.paper.published import figures, sizes
 from orthogp.apps.paper.records import Job, read_record, read_records, write_summary
 from orthogp.apps.paper.runner import grid, run_jobs
@@ -88,7 +87,7 @@ def test_settings_are_those_of_the_papers_appendix() -> None:
 def test_a_unit_start_is_the_identity_whatever_the_kernel() -> None:
     x = torch.randn(60, 4, dtype=torch.float64)
     settings = EXPERIMENTS["classification"].model_settings("classification", "OrthARDUnit")
-    model = build(settings, Rows(x, torch.zeros(60).long()), 3, 0, "cpu")
+    model = build_model(settings, Rows(x, torch.zeros(60).long()), 3, 0, "cpu")
     factor = model.basis.factor(model.covariance, model.jitter, robust=True)
     projection = model.basis.project(model.covariance, factor, model.basis.beta)
     q = model.basis.coefficients(projection)
@@ -100,16 +99,16 @@ def test_a_unit_start_is_the_identity_whatever_the_kernel() -> None:
 def test_models_start_as_the_paper_says() -> None:
     x = torch.randn(60, 4, dtype=torch.float64)
     settings = EXPERIMENTS["classification"].model_settings("classification", "OrthNat")
-    model = build(settings, Rows(x, torch.zeros(60).long()), 3, 0, "cpu")
+    model = build_model(settings, Rows(x, torch.zeros(60).long()), 3, 0, "cpu")
     assert isinstance(model.likelihood, RobustMax)
     assert model.likelihood.epsilon == 1e-3
     rough, smooth = model.covariance.kernel.kernels
     assert rough.outputscale.item() == pytest.approx(5.0)
     assert rough.base_kernel.lengthscale.item() == pytest.approx(0.2)
     assert smooth.base_kernel.lengthscale.item() == pytest.approx(2.0)
-    assert isinstance(build(settings, Rows(x, x[:, 0]), 2, 0, "cpu").likelihood, Bernoulli)
+    assert isinstance(build_model(settings, Rows(x, x[:, 0]), 2, 0, "cpu").likelihood, Bernoulli)
     plain = EXPERIMENTS["regression"].model_settings("regression", "OrthNat")
-    gaussian = build(plain, Rows(x, x[:, 0]), 0, 0, "cpu").likelihood
+    gaussian = build_model(plain, Rows(x, x[:, 0]), 0, 0, "cpu").likelihood
     assert isinstance(gaussian, Gaussian)
     assert gaussian.likelihood.noise.item() == pytest.approx(0.1)
 
@@ -118,7 +117,7 @@ def test_every_method_starts_from_the_same_points() -> None:
     x = torch.randn(80, 2, dtype=torch.float64)
     rows, e = Rows(x, x[:, 0]), EXPERIMENTS["regression"]
     models = [
-        build(e.model_settings("regression", m), rows, 0, 5, "cpu")
+        build_model(e.model_settings("regression", m), rows, 0, 5, "cpu")
         for m in ("Orth", "Hybrid", "Decoupled", "Coupled300")
     ]
     for other in models[1:]:
@@ -334,7 +333,7 @@ def test_metrics_against_numpy() -> None:
     x = torch.as_tensor(rng.standard_normal((70, 2)))
     y = torch.sin(x[:, 0])
     settings = EXPERIMENTS["regression"].model_settings("regression", "OrthNat")
-    model = build(settings, Rows(x, y), 0, 0, "cpu")
+    model = build_model(settings, Rows(x, y), 0, 0, "cpu")
     found = model_metrics(model, Rows(x, y))
     mean, variance = (t[0].numpy() for t in model.predict(x.float().double()))
     variance = variance + 0.1

@@ -8,7 +8,7 @@ import pytest
 from archives import compressed, zipped
 from orthogp.apps.paper import published
 from orthogp.apps.paper.fetching.readers import coded, fields, uncompress, zip_member
-from orthogp.apps.paper.fetching.sources import OF_121_URL, SOURCES, UCI_URL, Source
+from orthogp.apps.paper.fetching.sources import OF_121_URL, SOURCES, UCI_URL, DataSource
 from orthogp.errors import DataError
 
 TASKS = ("regression", "classification")
@@ -230,12 +230,12 @@ ARFF = lines(
 )
 
 
-def inputs_of(source: Source) -> int:
+def inputs_of(source: DataSource) -> int:
     """As many as the paper's set has; it counts one more where it classifies."""
     return published.sizes(source.task)[source.name].inputs - (source.task == "classification")
 
 
-def sample(source: Source) -> tuple[bytes, list, list]:
+def sample(source: DataSource) -> tuple[bytes, list, list]:
     inputs = inputs_of(source)
     X = np.arange(3.0 * inputs).reshape(3, inputs) / 4
     if source.urls[0].endswith(".csv.gz"):

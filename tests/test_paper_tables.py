@@ -11,7 +11,7 @@ from rich.console import Console
 from orthogp.apps.paper import published
 from orthogp.apps.paper.records import Job, Record, read_records, write_record
 from orthogp.apps.paper.tables import (
-    Cell,
+    ResultCell,
     Row,
     print_table,
     tables,
@@ -190,7 +190,13 @@ def test_coverage_is_of_our_own_columns():
 
 
 def test_the_best_figures_of_a_row_are_those_that_read_the_same():
-    cells = (Cell(0.10004), Cell(0.10001), Cell(0.3), Cell(missing="not run"), Cell(original=0.0))
+    cells = (
+        ResultCell(0.10004),
+        ResultCell(0.10001),
+        ResultCell(0.3),
+        ResultCell(missing="not run"),
+        ResultCell(original=0.0),
+    )
     assert Row("pol", cells, 4, higher_is_better=False).best() == {0, 1}
     assert Row("pol", cells, 4, higher_is_better=True).best() == {2}
     assert Row("pol", cells, 4, higher_is_better=None).best() == frozenset()

@@ -12,7 +12,7 @@ import torch
 
 pytest.importorskip("llvmlite")
 
-from orthogp.kernel.radial import code_cache, compiled, functions, kernels, native
+from orthogp.kernel.radial import code_cache, compiled, job, kernels, native
 from orthogp.kernel.radial.kernels import Kind
 
 KIND = Kind(("rbf", "matern32"), double=True, ard=False, dense=True)
@@ -21,14 +21,14 @@ KIND = Kind(("rbf", "matern32"), double=True, ard=False, dense=True)
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv(code_cache.CACHE_VARIABLE, str(tmp_path / "cache"))
-    functions.function.cache_clear()
+    job.function_address.cache_clear()
     yield tmp_path / "cache"
-    functions.function.cache_clear()
+    job.function_address.cache_clear()
 
 
 def block() -> torch.Tensor:
     """By the function of `KIND`, wherever it comes from."""
-    functions.function.cache_clear()
+    job.function_address.cache_clear()
     x = torch.linspace(-1, 1, 30, dtype=torch.float64).view(10, 3)
     two = torch.ones(2, dtype=torch.float64)
     return compiled.Block.apply(x, x, two[:, None], two, KIND.families)
@@ -41,7 +41,7 @@ def no_compiler(kind: Kind) -> bytes:
 def test_what_was_compiled_once_is_loaded(folder, monkeypatch):
     first = block()
     (file,) = folder.iterdir()
-    monkeypatch.setattr(kernels, "object_code", no_compiler)
+    monkeypatch.setattr(kernels, "compile_function", no_compiler)
     torch.testing.assert_close(block(), first, rtol=0, atol=0)
     assert list(folder.iterdir()) == [file]
 
@@ -72,7 +72,7 @@ def test_only_the_user_may_read_or_write_what_is_cached(folder, umask):
 @pytest.fixture(scope="module")
 def foreign():
     """A whole file with the code of other kernels: who runs it gets other numbers."""
-    code = kernels.object_code(replace(KIND, families=("rbf", "matern52")))
+    code = kernels.compile_function(replace(KIND, families=("rbf", "matern52")))
     return hashlib.sha256(code).digest() + code
 
 
@@ -137,7 +137,7 @@ def test_another_machine_or_source_has_code_of_its_own(folder, monkeypatch):
     block()
     monkeypatch.setattr(native, "this_machine", lambda: "another")
     block()
-    monkeypatch.setattr(functions, "_source", lambda: "another")
+    monkeypatch.setattr(job, "_source_digest", lambda: "another")
     block()
     assert len(list(folder.iterdir())) == 3
 

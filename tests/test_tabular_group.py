@@ -10,7 +10,7 @@ import pytest
 
 from orthogp import OrthogpError
 from orthogp.apps.tabular import commands
-from orthogp.apps.tabular.folders import deal, outline
+from orthogp.apps.tabular.folders import balanced_shares, outline
 from orthogp.apps.tabular.model import TableModel
 from orthogp.apps.tabular.predicting import PredictRequest
 from orthogp.execution.team import Team
@@ -210,9 +210,9 @@ def test_two_processes_do_not_write_one_file(models, folder, tmp_path):
 
 def test_dealt_by_size():
     sizes = {"a": 10, "b": 1, "c": 6, "d": 5, "e": 0}
-    assert deal(sizes, 2) == [["a", "b", "e"], ["c", "d"]]
-    assert deal(sizes, 1) == [["a", "c", "d", "b", "e"]]
-    assert deal({}, 3) == [[], [], []]
+    assert balanced_shares(sizes, 2) == [["a", "b", "e"], ["c", "d"]]
+    assert balanced_shares(sizes, 1) == [["a", "c", "d", "b", "e"]]
+    assert balanced_shares({}, 3) == [[], [], []]
 
 
 def test_an_outline_tells_contents_not_names_or_times(tmp_path):

@@ -18,7 +18,7 @@ ROWS = 400
 
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch):
-    monkeypatch.setattr(large, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(preparing, "WHOLE_BYTES", 0)
     monkeypatch.setattr(streamed, "LOADED_BYTES", 0)
 
 
@@ -68,7 +68,7 @@ def test_every_row_with_a_target_is_in_one_part(table, folder):
 def test_rows_are_encoded_as_those_of_a_table_read_whole(folder, monkeypatch):
     # The sample is all rows, so that both plans are made from the same.
     streams = prepare(request(folder, drop=("label",), test_size=0.0), lambda _: None)
-    monkeypatch.setattr(large, "WHOLE_BYTES", 2**40)
+    monkeypatch.setattr(preparing, "WHOLE_BYTES", 2**40)
     whole = prepare(request(folder, drop=("label",), test_size=0.0), lambda _: None)
     assert streams.encoder.plan == whole.encoder.plan
     X, y = everything(streams.X)
@@ -113,7 +113,7 @@ def test_a_model_is_fitted_and_predicts(folder, tmp_path, target):
 
 
 def test_a_table_of_a_normal_size_is_read_whole(folder, monkeypatch):
-    monkeypatch.setattr(large, "WHOLE_BYTES", 2**29)
+    monkeypatch.setattr(preparing, "WHOLE_BYTES", 2**29)
     assert isinstance(prepare(request(folder, drop=("label",)), lambda _: None).X, np.ndarray)
 
 

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from orthogp.apps.tabular.kinds import kind_of, numbers, texts
-from orthogp.apps.tabular.reading import open_table
+from orthogp.apps.tabular.reading import as_numbers, as_texts, kind_of, open_table
 from orthogp.errors import DataError, FileError
 from tabular_cases import sample, write
 
@@ -133,8 +132,8 @@ def test_kinds():
 
 
 def test_values():
-    assert texts(pa.array(["x", "", None])).to_pylist() == ["x", None, None]
-    assert texts(pa.array(["x", None]).dictionary_encode()).to_pylist() == ["x", None]
-    assert texts(pa.array([True, None])).to_pylist() == ["true", None]
-    assert texts(pa.chunked_array([["x"], [""]])).to_pylist() == ["x", None]
-    assert str(numbers(pa.array([1, None, 2**60 + 1])).tolist()) == f"[1.0, nan, {2.0**60}]"
+    assert as_texts(pa.array(["x", "", None])).to_pylist() == ["x", None, None]
+    assert as_texts(pa.array(["x", None]).dictionary_encode()).to_pylist() == ["x", None]
+    assert as_texts(pa.array([True, None])).to_pylist() == ["true", None]
+    assert as_texts(pa.chunked_array([["x"], [""]])).to_pylist() == ["x", None]
+    assert str(as_numbers(pa.array([1, None, 2**60 + 1])).tolist()) == f"[1.0, nan, {2.0**60}]"

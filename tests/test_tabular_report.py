@@ -10,9 +10,8 @@ import torch
 from sklearn.metrics import brier_score_loss, mean_absolute_error, r2_score, root_mean_squared_error
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
-from orthogp.apps.tabular.measures import measure
-from orthogp.apps.tabular.relevance import relevance
-from orthogp.apps.tabular.report_text import shown
+from orthogp.apps.tabular.measures import measure, relevance
+from orthogp.apps.tabular.report import printable
 from orthogp.model import default_kernel
 from tabular_cases import NASTY, fit, sample, write
 
@@ -83,8 +82,8 @@ def test_relevance_is_weighted_and_grouped_by_column():
 
 
 def test_a_terminal_is_sent_no_commands():
-    assert "\x1b" not in shown("\x1b[31mred")
-    assert shown("plain [bold]") == "plain [bold]"
+    assert "\x1b" not in printable("\x1b[31mred")
+    assert printable("plain [bold]") == "plain [bold]"
 
 
 class Reader(html.parser.HTMLParser):

@@ -5,7 +5,7 @@ import platform
 from pathlib import Path
 
 
-def describe(device: str) -> dict[str, str | int]:
+def describe_machine(device: str) -> dict[str, str | int]:
     found: dict[str, str | int] = {
         "processor": processor(),
         "cores": usable_cores(),

@@ -8,7 +8,7 @@ from orthogp.errors import ConfigurationError
 from orthogp.likelihoods.base import (
     ClassificationLikelihood,
     Likelihood,
-    Moments,
+    PredictiveMoments,
     RegressionLikelihood,
 )
 from orthogp.likelihoods.bernoulli import Bernoulli
@@ -75,10 +75,10 @@ __all__ = [
     "Gaussian",
     "Laplace",
     "Likelihood",
-    "Moments",
     "NegativeBinomial",
     "OneDimensional",
     "Poisson",
+    "PredictiveMoments",
     "RegressionLikelihood",
     "RobustMax",
     "Softmax",

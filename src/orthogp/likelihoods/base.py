@@ -8,9 +8,11 @@ from functools import partial
 from typing import ClassVar
 
 import torch
+from gpytorch.likelihoods import Likelihood as GPyTorchLikelihood
 from jaxtyping import Float, Real
 from torch import Tensor, nn
 
+from orthogp.errors import ConfigurationError
 from orthogp.likelihoods.quantiles import Support, invert
 from orthogp.likelihoods.targets import latents_first
 
@@ -21,7 +23,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 @dataclass(frozen=True)
-class Moments:
+class PredictiveMoments:
     """Mean and variance of a new observation, noise included, for each output and row."""
 
     mean: Float[Tensor, "c n"]
@@ -80,7 +82,9 @@ class RegressionLikelihood(Likelihood):
     location: ClassVar[bool] = False
 
     @abstractmethod
-    def predictive(self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]) -> Moments:
+    def predictive(
+        self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]
+    ) -> PredictiveMoments:
         """Moments of a new observation, by the law of total variance."""
 
     @abstractmethod
@@ -153,3 +157,18 @@ class ClassificationLikelihood(Likelihood):
         self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]
     ) -> Float[Tensor, "n k"]:
         """∫ p(y = k | f) q(f) df for every class; rows sum to one."""
+
+
+def batch_shape(num_latents: int) -> torch.Size:
+    """The GPyTorch batch shape that gives each output parameters of its own."""
+    return torch.Size([]) if num_latents == 1 else torch.Size([num_latents])
+
+
+def require_broadcast(likelihood: GPyTorchLikelihood, num_latents: int) -> None:
+    """Refuse parameters that are neither shared, `[1]`, nor one an output, `[c, 1]`."""
+    for name, parameter in likelihood.named_parameters():
+        if tuple(parameter.shape) not in {(), (1,), (1, 1), (num_latents, 1)}:
+            raise ConfigurationError(
+                f"{type(likelihood).__name__}.{name} has shape {tuple(parameter.shape)} but there "
+                f"are {num_latents} output(s); build it with batch_shape [] or [{num_latents}]"
+            )

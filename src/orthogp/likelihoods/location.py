@@ -9,8 +9,13 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.special import ndtr, ndtri
 
-from orthogp.likelihoods.base import Expectation, Moments, RegressionLikelihood
-from orthogp.likelihoods.parameters import batch_shape, require_broadcast
+from orthogp.likelihoods.base import (
+    Expectation,
+    PredictiveMoments,
+    RegressionLikelihood,
+    batch_shape,
+    require_broadcast,
+)
 from orthogp.likelihoods.quadrature import floored, log_ndtr
 from orthogp.likelihoods.targets import latents_first, require_numbers
 from orthogp.linalg import total
@@ -54,8 +59,10 @@ class Gaussian(RegressionLikelihood):
     ) -> Float[Tensor, " n"]:
         return _log_normal(latents_first(y) - mean, variance + self.likelihood.noise).sum(0)
 
-    def predictive(self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]) -> Moments:
-        return Moments(mean, variance + self.likelihood.noise)
+    def predictive(
+        self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]
+    ) -> PredictiveMoments:
+        return PredictiveMoments(mean, variance + self.likelihood.noise)
 
     def cumulative(
         self,
@@ -141,8 +148,10 @@ class Laplace(RegressionLikelihood):
         below = _log_tilted_tail(-residual, std, scale)
         return (torch.logaddexp(above, below) - (2 * scale).log()).sum(0)
 
-    def predictive(self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]) -> Moments:
-        return Moments(mean, variance + 2 * self.likelihood.noise)
+    def predictive(
+        self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]
+    ) -> PredictiveMoments:
+        return PredictiveMoments(mean, variance + 2 * self.likelihood.noise)
 
     def cumulative(
         self,
@@ -235,9 +244,11 @@ class StudentT(RegressionLikelihood):
         grid = self.get_buffer("grid").to(low.dtype)
         return low + (high - low) * grid, (high - low) / (grid.shape[0] - 1)
 
-    def predictive(self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]) -> Moments:
+    def predictive(
+        self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]
+    ) -> PredictiveMoments:
         nu, noise = self.likelihood.deg_free, self.likelihood.noise
-        return Moments(mean, variance + noise * nu / (nu - 2))
+        return PredictiveMoments(mean, variance + noise * nu / (nu - 2))
 
     def cumulative(
         self,

@@ -12,8 +12,12 @@ from jaxtyping import Float, Real
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from orthogp.likelihoods.base import Moments, RegressionLikelihood
-from orthogp.likelihoods.parameters import batch_shape, require_broadcast
+from orthogp.likelihoods.base import (
+    PredictiveMoments,
+    RegressionLikelihood,
+    batch_shape,
+    require_broadcast,
+)
 from orthogp.likelihoods.quadrature import GaussHermite
 from orthogp.likelihoods.quantiles import Support
 from orthogp.likelihoods.targets import (
@@ -77,11 +81,13 @@ class OneDimensional(RegressionLikelihood):
         log_prob = self.conditional_log_prob(latents_first(y), rule.points(mean, variance))
         return rule.log_expectation(log_prob).sum(0)
 
-    def predictive(self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]) -> Moments:
+    def predictive(
+        self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]
+    ) -> PredictiveMoments:
         rule = self.density_quadrature
         centre, spread = self.conditional_moments(rule.points(mean, variance))
         total = rule.expectation(centre)
-        return Moments(total, rule.expectation(spread + (centre - total).square()))
+        return PredictiveMoments(total, rule.expectation(spread + (centre - total).square()))
 
     def cumulative(
         self,

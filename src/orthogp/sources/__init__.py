@@ -8,10 +8,13 @@ from torch.utils.data import Dataset
 
 from orthogp.errors import DataError
 from orthogp.sources.arrays import ArrayTable, DatasetTable
-from orthogp.sources.base import Block, Source
+from orthogp.sources.base import RowBlock, Source
 from orthogp.sources.parquet import ParquetTable
 
-__all__ = ["ArrayTable", "Block", "DatasetTable", "ParquetTable", "Source", "as_source"]
+__all__ = ["ArrayTable", "Block", "DatasetTable", "ParquetTable", "RowBlock", "Source", "as_source"]
+
+# The earlier name of `RowBlock`.
+Block = RowBlock
 
 
 def as_source(X: Any, y: Any, sample_weight: Any) -> Source | None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, IterableDataset
 
 from orthogp.errors import DataError
-from orthogp.sources.base import Block, Source
+from orthogp.sources.base import RowBlock, Source
 
 ARRAY_ROWS = 2**16
 # Items come one by one.
@@ -30,10 +30,10 @@ class ArrayTable(Source):
                 raise DataError(f"X has {len(X)} rows and {name} has shape {part.shape}")
         self.sizes = _even(len(X), ARRAY_ROWS)
 
-    def read(self, number: int) -> Block:
+    def read(self, number: int) -> RowBlock:
         rows = self._rows(number)
         weight = None if self.weight is None else self.weight[rows]
-        return Block(np.asarray(self.X[rows]), np.asarray(self.y[rows]), weight)
+        return RowBlock(np.asarray(self.X[rows]), np.asarray(self.y[rows]), weight)
 
     def place(self, number: int) -> str:
         rows = self._rows(number)
@@ -65,7 +65,7 @@ class DatasetTable(Source):
             raise DataError(f"{type(dataset).__name__} has no items")
         self.sizes = _even(len(self.dataset), DATASET_ROWS)
 
-    def read(self, number: int) -> Block:
+    def read(self, number: int) -> RowBlock:
         rows = self._rows(number)
         if hasattr(self.dataset, "__getitems__"):
             items = self.dataset.__getitems__(list(rows))
@@ -73,7 +73,7 @@ class DatasetTable(Source):
             items = [self.dataset[row] for row in rows]
         try:
             x, y = zip(*items, strict=True)
-            return Block(np.stack([_plain(a) for a in x]), np.stack([_plain(b) for b in y]))
+            return RowBlock(np.stack([_plain(a) for a in x]), np.stack([_plain(b) for b in y]))
         except (TypeError, ValueError) as error:
             raise DataError(
                 f"{self.place(number)} of {type(self.dataset).__name__} are not pairs of inputs "

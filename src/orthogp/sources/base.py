@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
-class Block:
+class RowBlock:
     """Rows as they were stored; `X` is what scikit-learn takes for a table."""
 
     X: Any
@@ -24,7 +24,7 @@ class Source(ABC):
     sizes: tuple[int, ...]
 
     @abstractmethod
-    def read(self, number: int) -> Block:
+    def read(self, number: int) -> RowBlock:
         """One block, unchecked."""
 
     @abstractmethod

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orthogp.errors import DataError, FileError
-from orthogp.sources.base import Block, Source
+from orthogp.sources.base import RowBlock, Source
 
 if TYPE_CHECKING:
     from pyarrow import Schema, Table, dataset
@@ -53,7 +53,7 @@ class ParquetTable(Source):
         self._require(taken, numbers=False)
         self._require(self.columns, numbers=True)
 
-    def read(self, number: int) -> Block:
+    def read(self, number: int) -> RowBlock:
         import pyarrow as pa
 
         group, target, weight = self.groups[number], self.target, self.weight
@@ -65,7 +65,7 @@ class ParquetTable(Source):
             raise FileError(f"{self.place(number)} cannot be read: {error}") from error
         X = pa.table({name: table[name].cast(pa.float64(), safe=False) for name in self.columns})
         y = [table[name].to_numpy() for name in targets]
-        return Block(
+        return RowBlock(
             X,
             y[0] if isinstance(target, str) else np.stack(y, axis=1),
             None if weight is None else table[weight].to_numpy(),

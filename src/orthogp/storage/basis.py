@@ -45,7 +45,7 @@ def describe_basis(basis: Basis) -> Description:
     }
 
 
-def build_basis(description: Description, tensors: Tensors) -> Basis:
+def restore_basis(description: Description, tensors: Tensors) -> Basis:
     """The basis described, holding these tensors; `FileError` where they do not agree."""
     name, kind, hold_fixed = (description[key] for key in ("type", "q", "hold_fixed"))
     beta, gamma, a_gamma = (tensors[key] for key in ("beta", "gamma", "a_gamma"))

@@ -19,17 +19,17 @@ from orthogp.errors import FileError, OrthogpError
 from orthogp.execution import files
 from orthogp.likelihoods import Likelihood, as_likelihood
 from orthogp.model import VariationalGP
-from orthogp.storage.basis import build_basis, describe_basis
+from orthogp.storage.basis import describe_basis, restore_basis
 from orthogp.storage.modules import (
     Description,
-    build,
-    describe,
+    build_module,
+    describe_module,
     fill,
     require_finite,
     tensors_of,
     within,
 )
-from orthogp.storage.recipes import Tensors, is_number
+from orthogp.storage.recipes import Tensors, is_finite_number
 
 KIND = "model"
 # A minor version adds what an older reader may ignore; anything else is a major version.
@@ -56,9 +56,9 @@ def save_model(
     header = {
         "format": list(FORMAT),
         "orthogp": __version__,
-        "kernel": describe(parts["kernel"]),
-        "mean": describe(parts["mean"]),
-        "likelihood": describe(parts["likelihood"]),
+        "kernel": describe_module(parts["kernel"]),
+        "mean": describe_module(parts["mean"]),
+        "likelihood": describe_module(parts["likelihood"]),
         "basis": describe_basis(model.basis),
         "jitter": model.jitter,
         "frozen": [name for name, value in _parameters(model) if not value.requires_grad],
@@ -104,14 +104,14 @@ def _assemble(tensors: Tensors, header: Description, passed: dict[str, Any]) -> 
         raise FileError("its format has no version")
     if major != FORMAT[0]:
         raise FileError(f"it has format {major}.{minor} and this orthogp reads {FORMAT[0]}.x")
-    basis = build_basis(header["basis"], within(tensors, "basis"))
+    basis = restore_basis(header["basis"], within(tensors, "basis"))
     if passed["likelihood"] is not None:
         passed["likelihood"] = as_likelihood(passed["likelihood"], basis.num_latents)
     kernel = _restore("kernel", Kernel, passed, tensors, header)
     likelihood = _restore("likelihood", Likelihood, passed, tensors, header)
     mean = _restore("mean", Mean, passed, tensors, header)
     jitter, frozen, meta = (header[key] for key in ("jitter", "frozen", "meta"))
-    if not (is_number(jitter) and jitter >= 0):
+    if not (is_finite_number(jitter) and jitter >= 0):
         raise FileError(f"its jitter is {jitter!r:.40}")
     if not (isinstance(frozen, list) and isinstance(meta, dict)):
         raise FileError("its JSON has values of the wrong type")
@@ -136,7 +136,7 @@ def _restore(
     if "custom" in description:
         name = description["custom"]
         raise FileError(f"the file needs its {part} ({name!s:.40}): pass load(path, {part}=…)")
-    return build(description, stored, kind)
+    return build_module(description, stored, kind)
 
 
 def _require_predictions(model: VariationalGP) -> None:

@@ -32,7 +32,7 @@ Description = dict[str, Any]
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 
-def describe(module: nn.Module) -> Description:
+def describe_module(module: nn.Module) -> Description:
     """The description of a module; of one that cannot be built from it, a class's name alone."""
     try:
         description = {
@@ -40,7 +40,7 @@ def describe(module: nn.Module) -> Description:
             "constraints": _constraints(module),
             "priors": describe_priors(module),
         }
-        build(description, tensors_of(module), type(module))
+        build_module(description, tensors_of(module), type(module))
     except Exception:
         # Whatever stood in the way, the module is then for the reader to bring.
         parts = (type(part) for _, part in _below(module, gpytorch.Module) if _is_part(part))
@@ -49,7 +49,7 @@ def describe(module: nn.Module) -> Description:
     return description
 
 
-def build(description: Description, tensors: Tensors, kind: type[ModuleT]) -> ModuleT:
+def build_module(description: Description, tensors: Tensors, kind: type[ModuleT]) -> ModuleT:
     """The module described, holding these tensors; `FileError` where they do not agree."""
     if _count(description) > MOST_PARTS:
         raise FileError(f"it describes a {kind.__name__} of more than {MOST_PARTS} parts")

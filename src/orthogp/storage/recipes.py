@@ -45,7 +45,7 @@ def _integer(low: int, high: int) -> Callable[[Any], bool]:
     return lambda value: type(value) is int and low <= value <= high
 
 
-def is_number(value: Any) -> bool:
+def is_finite_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
@@ -120,7 +120,7 @@ RECIPES: dict[type[nn.Module], Recipe] = {
     ),
     gk.LinearKernel: Recipe(gk.LinearKernel, sizes=_ard("raw_variance")),
     gk.CosineKernel: Recipe(gk.CosineKernel, sizes=_active),
-    gk.PolynomialKernel: Recipe(gk.PolynomialKernel, {"power": is_number}, _active),
+    gk.PolynomialKernel: Recipe(gk.PolynomialKernel, {"power": is_finite_number}, _active),
     gk.ConstantKernel: Recipe(gk.ConstantKernel, sizes=_active),
     gk.SpectralMixtureKernel: Recipe(gk.SpectralMixtureKernel, sizes=_mixtures),
     gk.ScaleKernel: Recipe(gk.ScaleKernel, sizes=_active),
@@ -153,7 +153,7 @@ RECIPES: dict[type[nn.Module], Recipe] = {
     ol.Bernoulli: Recipe(_around(ol.Bernoulli), LATENTS, _nodes(num_nodes="quadrature")),
     ol.RobustMax: Recipe(
         ol.RobustMax,
-        {"epsilon": lambda value: is_number(value) and 0 < value < 1},
+        {"epsilon": lambda value: is_finite_number(value) and 0 < value < 1},
         lambda tensors: {
             "num_latents": tensors["classes"].shape[0],
             **_nodes(num_nodes="quadrature")(tensors),

@@ -32,7 +32,7 @@ ALL_PEERS = "gpytorch,gpjax,gpflow"
 
 
 @app.command("speed")
-def speed_command(
+def bench_speed(
     n_inducing: Inducing = 300,
     n_residual: Residual = 700,
     batch: Batch = 1024,
@@ -49,8 +49,8 @@ def speed_command(
     plot: Plot = None,
 ) -> None:
     """Time of a full training step."""
-    from orthogp.apps.bench.pictures import draw_bars
-    from orthogp.apps.bench.speed import Setup, SpeedConfig, speed
+    from orthogp.apps.bench.measurements import Setup, SpeedConfig, speed
+    from orthogp.apps.bench.results import draw_bars
 
     setup = Setup(
         n_inducing=n_inducing,
@@ -71,7 +71,7 @@ def speed_command(
 
 
 @app.command("predict")
-def predict_command(
+def bench_predict(
     n_inducing: Inducing = 300,
     n_residual: Residual = 700,
     rows: Annotated[int, typer.Option(help="Rows to predict.")] = 1_000_000,
@@ -87,8 +87,8 @@ def predict_command(
     plot: Plot = None,
 ) -> None:
     """Rows a second of prediction, mean and variance."""
-    from orthogp.apps.bench.pictures import draw_bars
-    from orthogp.apps.bench.predict import PredictConfig, Setup, predict
+    from orthogp.apps.bench.measurements import PredictConfig, Setup, predict
+    from orthogp.apps.bench.results import draw_bars
 
     setup = Setup(
         n_inducing=n_inducing,
@@ -109,7 +109,7 @@ def predict_command(
 
 
 @app.command("scaling")
-def scaling_command(
+def bench_scaling(
     residuals: Annotated[str, typer.Option(help="Sizes of γ.")] = "0,700,7000,70000,700000",
     n_inducing: Inducing = 300,
     batch: Batch = 1024,
@@ -123,8 +123,8 @@ def scaling_command(
     plot: Plot = None,
 ) -> None:
     """Time and memory of our training step against |γ|."""
-    from orthogp.apps.bench.pictures import draw_scaling
-    from orthogp.apps.bench.scaling import ScalingConfig, Setup, scaling
+    from orthogp.apps.bench.measurements import ScalingConfig, Setup, scaling
+    from orthogp.apps.bench.results import draw_scaling
 
     setup = Setup(
         n_inducing=n_inducing,
@@ -142,9 +142,9 @@ def scaling_command(
 
 
 @app.command("imports")
-def imports_command(repeats: Repeats = 7, json_file: Json = None) -> None:
+def bench_imports(repeats: Repeats = 7, json_file: Json = None) -> None:
     """Time of importing orthogp beside that of torch and GPyTorch."""
-    from orthogp.apps.bench.imports import ImportsConfig, imports
+    from orthogp.apps.bench.measurements import ImportsConfig, imports
 
     result = measured(lambda say: imports(ImportsConfig(repeats), say))
     show("Importing", "import", result, json_file)
@@ -172,7 +172,7 @@ def measured(measure: Callable[[Callable[[str], None]], dict[str, Any]]) -> dict
 
 
 def show(title: str, first: str, result: dict[str, Any], path: Path | None) -> None:
-    from orthogp.apps.bench.tables import table
+    from orthogp.apps.bench.results import table
 
     if path is not None:
         path.write_text(json.dumps(result, indent=2) + "\n")

@@ -70,7 +70,7 @@ class Process:
 
 
 @dataclass
-class Outcome:
+class BenchResult:
     """Medians by contestant, and why some have none."""
 
     values: dict[str, float] = field(default_factory=dict)
@@ -87,13 +87,13 @@ def compete(
     key: str,
     repeats: int,
     say: Say = quiet,
-) -> Outcome:
+) -> BenchResult:
     """Builds every contestant, then gives each its task in turn, `repeats` times.
 
     `key` names the figure of an answer whose median is kept. A contestant that fails is left out of
     the rounds that follow, with its reason among the skipped.
     """
-    outcome, figures = Outcome(), {name: [] for name in entries}
+    outcome, figures = BenchResult(), {name: [] for name in entries}
     processes: dict[str, Process] = {}
     with ExitStack() as stack:
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
-from orthogp.apps.demo.problems import Split
+from orthogp.apps.demo.problems import DemoData
 
 SEED = 0
 DIGIT_BATCH = 512
 
 
 @dataclass(frozen=True)
-class Size:
+class DemoSize:
     """How much is fitted: rows, steps, and points of the two bases and the classifier."""
 
     rows: int
@@ -32,12 +32,12 @@ class Size:
     grid: int
 
 
-FULL = Size(
+FULL = DemoSize(
     rows=20_000, test_rows=4000, steps=400, batch_size=4096,
     coupled_points=400, inducing=300, residual=700,
     digit_rows=1300, digit_test_rows=497, digit_steps=200, digit_points=(100, 200), grid=160,
 )  # fmt: skip
-QUICK = Size(
+QUICK = DemoSize(
     rows=400, test_rows=200, steps=100, batch_size=64, coupled_points=20, inducing=15, residual=35,
     digit_rows=150, digit_test_rows=100, digit_steps=50, digit_points=(10, 20), grid=12,
 )  # fmt: skip
@@ -54,7 +54,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DemoResult:
     """A fitted estimator and its figures on the test rows."""
 
     method: Method
@@ -71,7 +71,7 @@ class Outcome:
         return [(row["seconds"], row["bound"]) for row in self.gp.history_]
 
 
-def regression_methods(size: Size) -> tuple[Method, Method]:
+def regression_methods(size: DemoSize) -> tuple[Method, Method]:
     return (
         Method(
             "COUPLEDNAT", f"{size.coupled_points} β", "#0072B2",
@@ -84,7 +84,7 @@ def regression_methods(size: Size) -> tuple[Method, Method]:
     )  # fmt: skip
 
 
-def classification_method(size: Size) -> Method:
+def classification_method(size: DemoSize) -> Method:
     inducing, residual = size.digit_points
     return Method(
         "ORTHNAT", f"{inducing} β + {residual} γ", "#D55E00",
@@ -92,14 +92,14 @@ def classification_method(size: Size) -> Method:
     )  # fmt: skip
 
 
-def fit_regression(method: Method, data: Split, size: Size, verbose: bool) -> Outcome:
+def fit_regression(method: Method, data: DemoData, size: DemoSize, verbose: bool) -> DemoResult:
     gp = OrthogonalGPRegressor(
         max_steps=size.steps, batch_size=min(size.batch_size, size.rows), random_state=SEED,
         verbose=verbose, **method.options,
     )  # fmt: skip
     seconds = _timed_fit(gp, data)
     low, high = gp.predict_interval(data.X_test, coverage=0.9)
-    return Outcome(
+    return DemoResult(
         method,
         gp,
         log_likelihood=float(gp.log_density(data.X_test, data.y_test).mean()),
@@ -109,13 +109,13 @@ def fit_regression(method: Method, data: Split, size: Size, verbose: bool) -> Ou
     )
 
 
-def fit_classification(method: Method, data: Split, size: Size, verbose: bool) -> Outcome:
+def fit_classification(method: Method, data: DemoData, size: DemoSize, verbose: bool) -> DemoResult:
     gp = OrthogonalGPClassifier(
         max_steps=size.digit_steps, batch_size=min(DIGIT_BATCH, size.digit_rows),
         random_state=SEED, verbose=verbose, **method.options,
     )  # fmt: skip
     seconds = _timed_fit(gp, data)
-    return Outcome(
+    return DemoResult(
         method,
         gp,
         log_likelihood=float(gp.log_density(data.X_test, data.y_test).mean()),
@@ -124,7 +124,7 @@ def fit_classification(method: Method, data: Split, size: Size, verbose: bool) -
     )
 
 
-def _timed_fit(gp: Any, data: Split) -> float:
+def _timed_fit(gp: Any, data: DemoData) -> float:
     start = time.perf_counter()
     gp.fit(data.X, data.y)
     return time.perf_counter() - start

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from orthogp.apps.demo.contest import Outcome, Size
-from orthogp.apps.demo.problems import NOISE, Split
+from orthogp.apps.demo.contest import DemoResult, DemoSize
+from orthogp.apps.demo.problems import NOISE, DemoData
 from orthogp.apps.demo.tables import (
     CLASSIFICATION,
     REGRESSION,
@@ -18,12 +18,12 @@ NEUTRAL = "#808080"
 SKIP = 15.0
 
 
-def build_page(
-    size: Size,
-    outcomes: Sequence[Outcome],
-    data: Split,
-    digits: Outcome,
-    digit_data: Split,
+def build_demo_page(
+    size: DemoSize,
+    outcomes: Sequence[DemoResult],
+    data: DemoData,
+    digits: DemoResult,
+    digit_data: DemoData,
     pictures: Mapping[str, bytes],
 ) -> Page:
     page = Page(
@@ -77,12 +77,12 @@ def build_page(
     return page
 
 
-def _bound(outcomes: Sequence[Outcome]) -> Chart:
+def _bound(outcomes: Sequence[DemoResult]) -> Chart:
     series = [Series(o.method.name, o.bound, o.method.colour) for o in outcomes]
     return Chart("Bound against time", "seconds of training", "bound, nats", series, skip=SKIP)
 
 
-def _coverage(outcomes: Sequence[Outcome], data: Split) -> Chart:
+def _coverage(outcomes: Sequence[DemoResult], data: DemoData) -> Chart:
     series = [
         Series(
             o.method.name,
@@ -102,7 +102,7 @@ def _coverage(outcomes: Sequence[Outcome], data: Split) -> Chart:
     )  # fmt: skip
 
 
-def _reliability(digits: Outcome, data: Split) -> Chart:
+def _reliability(digits: DemoResult, data: DemoData) -> Chart:
     found = reliability_curve(digits.gp, data.X_test, data.y_test)
     points = [(float(p), float(o)) for p, o in zip(found.predicted, found.observed, strict=True)]
     series = [Series(digits.method.name, points, digits.method.colour), _perfect()]

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from orthogp.apps.demo.contest import Outcome
-from orthogp.apps.demo.problems import Split, surface
+from orthogp.apps.demo.contest import DemoResult
+from orthogp.apps.demo.problems import DemoData, surface
 from orthogp.plotting import (
     coverage_curve,
     plot_calibration,
@@ -34,7 +34,7 @@ def png(figure: Figure) -> bytes:
     return content.getvalue()
 
 
-def draw_surface(coupled: Outcome, orthogonal: Outcome, grid: int) -> Figure:
+def draw_surface(coupled: DemoResult, orthogonal: DemoResult, grid: int) -> Figure:
     """Above the truth and both means on one scale; below how far off they are, and how far off
     the orthogonal model thinks it is."""
     truth = surface(places_2d(WINDOW, grid)).reshape(grid, grid)
@@ -66,7 +66,7 @@ def draw_surface(coupled: Outcome, orthogonal: Outcome, grid: int) -> Figure:
     return figure
 
 
-def draw_points(outcome: Outcome, grid: int) -> Figure:
+def draw_points(outcome: DemoResult, grid: int) -> Figure:
     """Where β and γ came to lie, over the surface in grey."""
     figure = Figure(figsize=(6.4, 6.8), layout="constrained")
     ax = figure.add_subplot()
@@ -81,7 +81,7 @@ def draw_points(outcome: Outcome, grid: int) -> Figure:
 
 
 def draw_calibration(
-    outcomes: Sequence[Outcome], data: Split, digits: Outcome, digit_data: Split
+    outcomes: Sequence[DemoResult], data: DemoData, digits: DemoResult, digit_data: DemoData
 ) -> Figure:
     """Intervals of both regressors, and probabilities of the classifier."""
     figure = Figure(figsize=(9.6, 4.9), layout="constrained")
@@ -101,7 +101,7 @@ def draw_calibration(
     return figure
 
 
-def draw_bound(outcomes: Sequence[Outcome]) -> Figure:
+def draw_bound(outcomes: Sequence[DemoResult]) -> Figure:
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     ax = figure.add_subplot()
     for outcome in outcomes:

@@ -18,7 +18,7 @@ BEST_LOG_LIKELIHOOD = -0.5 * math.log(2 * math.pi * math.e * NOISE**2)
 
 
 @dataclass(frozen=True)
-class Split:
+class DemoData:
     """Rows to fit and rows to judge by."""
 
     X: Array
@@ -41,20 +41,20 @@ def surface(X: Array) -> Array:
     return math.sqrt(2 / WAVES) * np.cos(X @ frequencies + phases).sum(axis=1)
 
 
-def rough_surface(rows: int, test_rows: int) -> Split:
+def rough_surface(rows: int, test_rows: int) -> DemoData:
     """Noisy heights at normally distributed places, of which those in the unit square."""
     rng = np.random.default_rng(1)
     places = 0.5 + SPREAD * rng.standard_normal((2 * (rows + test_rows), 2))
     X = places[((places > 0) & (places < 1)).all(axis=1)][: rows + test_rows]
     y = surface(X) + NOISE * rng.standard_normal(len(X))
-    return Split(X[:rows], y[:rows], X[rows:], y[rows:])
+    return DemoData(X[:rows], y[:rows], X[rows:], y[rows:])
 
 
-def digits(rows: int, test_rows: int) -> Split:
+def digits(rows: int, test_rows: int) -> DemoData:
     """Handwritten digits as 64 brightnesses, 0 to 16; they come with scikit-learn."""
     from sklearn.datasets import load_digits
 
     found: Any = load_digits()
     order = np.random.default_rng(2).permutation(len(found.data))[: rows + test_rows]
     X, y = found.data[order], found.target[order]
-    return Split(X[:rows], y[:rows], X[rows:], y[rows:])
+    return DemoData(X[:rows], y[:rows], X[rows:], y[rows:])

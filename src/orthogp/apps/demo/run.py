@@ -20,7 +20,7 @@ def main(
     from rich.console import Console
 
     from orthogp.apps.demo import contest, pictures, problems, tables
-    from orthogp.apps.demo.page import build_page
+    from orthogp.apps.demo.page import build_demo_page
     from orthogp.errors import FileError
     from orthogp.execution.files import write_atomically
 
@@ -57,7 +57,7 @@ def main(
     contents = {name: pictures.png(figure) for name, figure in drawn.items()}
     for name, content in contents.items():
         write_atomically(out / name, [content])
-    page = build_page(size, outcomes, data, digits, digit_data, contents)
+    page = build_demo_page(size, outcomes, data, digits, digit_data, contents)
     path = page.write(out / PAGE)
 
     console.print(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.box import ROUNDED
 from rich.table import Table as RichTable
 
-from orthogp.apps.demo.contest import Outcome
+from orthogp.apps.demo.contest import DemoResult
 from orthogp.apps.demo.problems import BEST_LOG_LIKELIHOOD, NOISE
 from orthogp.plotting.pages import Cell, Table
 
@@ -15,7 +15,7 @@ REGRESSION = ("method", "points", "RMSE", "log-likelihood", "90 % covers", "seco
 CLASSIFICATION = ("method", "points", "accuracy", "log-likelihood", "seconds")
 
 
-def regression_rows(outcomes: Sequence[Outcome]) -> Rows:
+def regression_rows(outcomes: Sequence[DemoResult]) -> Rows:
     """One row a method, and what the noise alone would leave."""
     rows = [
         [
@@ -28,7 +28,7 @@ def regression_rows(outcomes: Sequence[Outcome]) -> Rows:
     return [*rows, best]
 
 
-def classification_rows(outcomes: Sequence[Outcome]) -> Rows:
+def classification_rows(outcomes: Sequence[DemoResult]) -> Rows:
     return [
         [
             o.method.name, o.method.points, f"{100 * o.accuracy:.1f} %",

@@ -115,10 +115,10 @@ def table_command(experiment: Name, out: From) -> None:
 @app.command("figure")
 def figure_command(experiment: Name, out: From) -> None:
     """The experiment's figures as SVG and PNG under OUT/figures."""
-    from orthogp.apps.paper.figures import figures
+    from orthogp.apps.paper.figures import draw_figures
 
     folder = beside(out) / "figures"
-    drawn = figures(require_records(out, experiment), experiment, folder)
+    drawn = draw_figures(require_records(out, experiment), experiment, folder)
     if not drawn:
         raise ConfigurationError(
             f"the records of {experiment} in {out} hold nothing to draw; curves need the histories "

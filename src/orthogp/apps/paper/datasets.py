@@ -30,7 +30,7 @@ Labels = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Table:
+class DataSet:
     """X [n, d], and y [n]: targets, or labels 0..num_classes − 1 (num_classes is 0 for targets).
 
     `sha256` is that of the file.
@@ -73,7 +73,7 @@ def require_task(task: str) -> None:
         raise ConfigurationError(f"task is {task!r}; expected {' or '.join(TASKS)}")
 
 
-def load(data_dir: Path, task: str, name: str) -> Table:
+def load(data_dir: Path, task: str, name: str) -> DataSet:
     """The table in DIR/TASK/NAME.npz, whose arrays are X [n, d] and y [n]."""
     names = available(data_dir, task)
     if name not in names:
@@ -89,7 +89,7 @@ def load(data_dir: Path, task: str, name: str) -> Table:
 
 def checked(
     name: str, task: str, X: NDArray[Any], y: NDArray[Any], origin: str, sha256: str
-) -> Table:
+) -> DataSet:
     """The table of these arrays; what is no table is refused, with its origin named."""
     require_task(task)
     X = _inputs(X, origin)
@@ -97,10 +97,10 @@ def checked(
     if len(y) != len(X):
         raise DataError(f"{origin}: X has {len(X)} rows and y has {len(y)}; expected as many")
     classes = int(y.max()) + 1 if task == "classification" else 0
-    return Table(name, task, X, y, classes, sha256)
+    return DataSet(name, task, X, y, classes, sha256)
 
 
-def split(table: Table, seed: int, limit: int | None = None) -> Split:
+def split_dataset(table: DataSet, seed: int, limit: int | None = None) -> Split:
     """A tenth of the rows, drawn by `seed`, to test on and the rest to train on; of `limit` rows
     where that is given. Costs a copy of those rows."""
     if limit is not None and limit < 2:

@@ -1,10 +1,11 @@
 """One cell of the grid: load, split, train, measure; killed and resumed as it may be."""
 
 import contextlib
+import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,21 @@ from typing import Any
 import torch
 
 from orthogp import training
-from orthogp.apps.paper.curves import Curve, history_row
-from orthogp.apps.paper.datasets import Split, Table, load, split
+from orthogp.apps.paper.datasets import DataSet, Split, load, split_dataset
 from orthogp.apps.paper.experiments import EXPERIMENTS, METHODS, OPTIMUM
 from orthogp.apps.paper.metrics import model_metrics
-from orthogp.apps.paper.models import build, run_optimum
-from orthogp.apps.paper.own import Outcome, run_boosting, run_default, run_ngboost
-from orthogp.apps.paper.provenance import provenance
-from orthogp.apps.paper.records import Job, Record, read_record, write_record
+from orthogp.apps.paper.models import build_model, run_optimum
+from orthogp.apps.paper.own import FitResult, run_boosting, run_default, run_ngboost
+from orthogp.apps.paper.records import (
+    HistoryRow,
+    Job,
+    Record,
+    provenance,
+    read_record,
+    write_record,
+)
 from orthogp.errors import FileError
-from orthogp.training import Rows, full_bound
+from orthogp.training import Event, Report, Rows, full_bound
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ def perform(job: Job, task: str, place: Place) -> Record | None:
         try:
             table = load(place.data_dir, task, job.dataset)
             data |= _described(table)
-            parts = split(table, job.split)
+            parts = split_dataset(table, job.split)
             data |= {"train_rows": len(parts.x_train), "test_rows": len(parts.x_test)}
             record = Record(job, "done", data=data, **vars(_run(job, table, parts, place, folder)))
         except Exception as error:
@@ -77,7 +83,7 @@ def perform(job: Job, task: str, place: Place) -> Record | None:
         return record
 
 
-def _run(job: Job, table: Table, parts: Split, place: Place, folder: Path) -> Outcome:
+def _run(job: Job, table: DataSet, parts: Split, place: Place, folder: Path) -> FitResult:
     experiment, regression = EXPERIMENTS[job.experiment], table.task == "regression"
     if job.method == "Default":
         return run_default(parts, regression, job.split, place.device, folder)
@@ -90,7 +96,7 @@ def _run(job: Job, table: Table, parts: Split, place: Place, folder: Path) -> Ou
     if job.method == OPTIMUM:
         return run_optimum(experiment, train, test, job.split, place.device)
     settings = experiment.model_settings(table.task, job.method)
-    model = build(settings, train, table.num_classes, job.split, place.device)
+    model = build_model(settings, train, table.num_classes, job.split, place.device)
     config = experiment.training_config(len(train), job.split, place.steps)
     curve = Curve(folder / "curve.jsonl", len(train), lambda: model_metrics(model, test))
     callbacks = (curve,) if experiment.curves else ()
@@ -99,7 +105,7 @@ def _run(job: Job, table: Table, parts: Split, place: Place, folder: Path) -> Ou
         raise KeyboardInterrupt
     metrics = model_metrics(model, test) | {"bound": full_bound(model, train) / len(train)}
     history = [history_row(report, len(train)) for report in result.history]
-    return Outcome(
+    return FitResult(
         settings={**asdict(settings), "training": config.as_dict()},
         metrics=metrics,
         steps=result.steps,
@@ -109,12 +115,60 @@ def _run(job: Job, table: Table, parts: Split, place: Place, folder: Path) -> Ou
     )
 
 
-def _described(table: Table) -> dict[str, Any]:
+def _described(table: DataSet) -> dict[str, Any]:
     rows, inputs = table.X.shape
     return {
         "task": table.task, "rows": rows, "inputs": inputs, "classes": table.num_classes,
         "sha256": table.sha256,
     }  # fmt: skip
+
+
+def history_row(report: Report, num_rows: int) -> HistoryRow:
+    """A report as records keep it, the bound in nats a row."""
+    return {"step": report.step, "seconds": report.seconds, "bound": report.bound / num_rows}
+
+
+class Curve:
+    """A callback that adds `look()` to every report and takes its time off the clock."""
+
+    def __init__(self, path: Path, num_rows: int, look: Callable[[], dict[str, float]]):
+        self.path, self.num_rows, self.look = path, num_rows, look
+        self.rows: list[HistoryRow] = []
+        self.looking = 0.0
+
+    def __call__(self, event: Event) -> None:
+        if event.kind == "start":
+            self._continue(event.step, event.history)
+        elif event.report is not None:
+            row = history_row(event.report, self.num_rows)
+            row["seconds"] -= self.looking
+            start = time.monotonic()
+            row |= self.look()
+            self.rows.append(row)
+            with open(self.path, "a") as file:
+                file.write(json.dumps(row) + "\n")
+            self.looking += time.monotonic() - start
+
+    def _continue(self, step: int, history: tuple[Report, ...]) -> None:
+        """Keeps the rows up to the checkpoint; what was written after it comes again."""
+        kept = [row for row in _read_rows(self.path) if row["step"] <= step]
+        self.rows = kept
+        self.looking = history[-1].seconds - kept[-1]["seconds"] if history and kept else 0.0
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+
+
+def _read_rows(path: Path) -> list[HistoryRow]:
+    if not path.exists():
+        return []
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            # The line that a kill cut short.
+            break
+    return rows
 
 
 @contextlib.contextmanager

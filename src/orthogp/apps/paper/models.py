@@ -7,7 +7,7 @@ import torch
 
 from orthogp.apps.paper.experiments import Experiment, ModelSettings
 from orthogp.apps.paper.metrics import model_metrics
-from orthogp.apps.paper.own import Outcome
+from orthogp.apps.paper.own import FitResult
 from orthogp.likelihoods import Bernoulli, Gaussian, Likelihood, RobustMax
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.posterior import Orthogonal
@@ -18,7 +18,7 @@ from orthogp.training import Rows, full_bound
 LABEL_ERRORS = 1e-3
 
 
-def build(
+def build_model(
     settings: ModelSettings, train: Rows, num_classes: int, seed: int, device: str
 ) -> VariationalGP:
     """A method's model at its prior; the same seed gives every method the same points."""
@@ -58,11 +58,13 @@ def _likelihood(num_classes: int, noise_variance: float) -> Likelihood:
     return likelihood
 
 
-def run_optimum(experiment: Experiment, train: Rows, test: Rows, seed: int, device: str) -> Outcome:
+def run_optimum(
+    experiment: Experiment, train: Rows, test: Rows, seed: int, device: str
+) -> FitResult:
     """The best that any decoupled basis can do with these points and hyperparameters."""
     settings = replace(experiment.model_settings("regression", "OrthNat"), dtype="float64")
     start = monotonic()
-    model = build(settings, train, 0, seed, device)
+    model = build_model(settings, train, 0, seed, device)
     basis = model.basis
     assert isinstance(basis, Orthogonal)
     rows = train.to(basis.beta.device, torch.float64)
@@ -73,4 +75,4 @@ def run_optimum(experiment: Experiment, train: Rows, test: Rows, seed: int, devi
     set_optimum(basis, factor, optimum)
     seconds = monotonic() - start
     metrics = model_metrics(model, test) | {"bound": full_bound(model, train) / len(train)}
-    return Outcome(asdict(settings), metrics, seconds=seconds)
+    return FitResult(asdict(settings), metrics, seconds=seconds)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
-from orthogp.apps.paper.curves import Row
 from orthogp.apps.paper.datasets import Split
 from orthogp.apps.paper.metrics import (
     HALF_WIDTH,
@@ -16,6 +15,7 @@ from orthogp.apps.paper.metrics import (
     classification_metrics,
     regression_metrics,
 )
+from orthogp.apps.paper.records import HistoryRow
 from orthogp.errors import ConfigurationError
 
 # NGBoost takes minutes beyond.
@@ -23,7 +23,7 @@ NGBOOST_ROWS = 60_000
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FitResult:
     """What a fit left behind, for its record."""
 
     settings: dict[str, Any]
@@ -31,10 +31,10 @@ class Outcome:
     steps: int = 0
     recoveries: int = 0
     seconds: float = 0.0
-    history: list[Row] = field(default_factory=list)
+    history: list[HistoryRow] = field(default_factory=list)
 
 
-def run_default(split: Split, regression: bool, seed: int, device: str, folder: Path) -> Outcome:
+def run_default(split: Split, regression: bool, seed: int, device: str, folder: Path) -> FitResult:
     """`OrthogonalGPRegressor()` or `OrthogonalGPClassifier()`, nothing set."""
     from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
 
@@ -54,7 +54,7 @@ def run_default(split: Split, regression: bool, seed: int, device: str, folder: 
         {"step": r["step"], "seconds": r["seconds"], "bound": r["bound"] / rows}
         for r in gp.history_
     ]
-    return Outcome(
+    return FitResult(
         settings={"estimator": type(gp).__name__, "random_state": seed},
         metrics=metrics | {"bound": gp.elbo_ / rows},
         steps=gp.n_iter_,
@@ -63,7 +63,7 @@ def run_default(split: Split, regression: bool, seed: int, device: str, folder: 
     )
 
 
-def run_boosting(split: Split, regression: bool, seed: int) -> Outcome:
+def run_boosting(split: Split, regression: bool, seed: int) -> FitResult:
     """scikit-learn's boosted trees; for regression with a Gaussian around them.
 
     Its width is that of the residuals of a tenth of the training rows that were held out.
@@ -75,17 +75,17 @@ def run_boosting(split: Split, regression: bool, seed: int) -> Outcome:
         trees.fit(split.x_train, split.y_train)
         probabilities = trees.predict_proba(split.x_test)
         metrics = classification_metrics(split.y_test, np.asarray(trees.classes_), probabilities)
-        return Outcome({"estimator": type(trees).__name__, "random_state": seed}, metrics)
+        return FitResult({"estimator": type(trees).__name__, "random_state": seed}, metrics)
     trees = HistGradientBoostingRegressor(random_state=seed)
     held = max(1, len(split.x_train) // 10)
     trees.fit(split.x_train[held:], split.y_train[held:])
     residuals = split.y_train[:held] - trees.predict(split.x_train[:held])
     deviation = np.full(len(split.y_test), max(1e-6, float(np.sqrt(np.mean(residuals**2)))))
     metrics = _gaussian_metrics(split.y_test, trees.predict(split.x_test), deviation)
-    return Outcome({"estimator": type(trees).__name__, "random_state": seed}, metrics)
+    return FitResult({"estimator": type(trees).__name__, "random_state": seed}, metrics)
 
 
-def run_ngboost(split: Split, seed: int) -> Outcome:
+def run_ngboost(split: Split, seed: int) -> FitResult:
     if len(split.x_train) > NGBOOST_ROWS:
         raise ConfigurationError(
             f"NGBoost is left out beyond {NGBOOST_ROWS:,} training rows, where it takes too long; "
@@ -98,7 +98,7 @@ def run_ngboost(split: Split, seed: int) -> Outcome:
     model = NGBRegressor(random_state=seed, verbose=False)
     found = model.fit(split.x_train, split.y_train).pred_dist(split.x_test)
     metrics = _gaussian_metrics(split.y_test, found.loc, found.scale)
-    return Outcome({"estimator": "NGBRegressor", "random_state": seed}, metrics)
+    return FitResult({"estimator": "NGBRegressor", "random_state": seed}, metrics)
 
 
 def _gaussian_metrics(y: Array, mean: Array, deviation: Array) -> dict[str, float]:

@@ -1,15 +1,25 @@
 """One JSON file a job: what was asked, what came out, and on what it ran."""
 
 import json
+import os
+import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
+from orthogp.apps.machine import describe_machine
 from orthogp.errors import FileError
 from orthogp.execution.files import write_atomically
 
 FORMAT = 1
+PACKAGES = ("orthogp", "torch", "gpytorch", "numpy", "scikit-learn", "ngboost")
+COMMIT_VARIABLE = "ORTHOGP_COMMIT"
+
+# One report of a run: step, seconds, bound, and metrics where there are any.
+HistoryRow = dict[str, int | float]
 
 
 @dataclass(frozen=True)
@@ -49,7 +59,7 @@ class Record:
     steps: int = 0
     recoveries: int = 0
     seconds: float = 0.0
-    history: list[dict[str, int | float]] = field(default_factory=list)
+    history: list[HistoryRow] = field(default_factory=list)
     machine: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     commit: str = ""
@@ -111,3 +121,32 @@ def _record(content: Any, path: Path) -> Record:
         return Record(job, **content)
     except (TypeError, KeyError) as error:
         raise FileError(f"{path} is not a record of format {FORMAT}: {error}") from error
+
+
+def provenance(device: str) -> dict[str, Any]:
+    """The fields of a record that say where it comes from."""
+    return {
+        "machine": {"device": device, **describe_machine(device)},
+        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "commit": commit(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def commit() -> str:
+    """Of the source that runs; the variable names it where the source came without its history."""
+    if COMMIT_VARIABLE in os.environ:
+        return os.environ[COMMIT_VARIABLE]
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return found.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -17,8 +17,7 @@ from orthogp.apps.machine import usable_cores
 from orthogp.apps.paper.datasets import available
 from orthogp.apps.paper.experiments import chosen_methods, find_experiment
 from orthogp.apps.paper.job import Place, finished, perform
-from orthogp.apps.paper.provenance import provenance
-from orthogp.apps.paper.records import Job, Record, write_record
+from orthogp.apps.paper.records import Job, Record, provenance, write_record
 from orthogp.errors import ConfigurationError
 
 Told = Callable[[Job, Record | None], None]

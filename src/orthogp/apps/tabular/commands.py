@@ -60,12 +60,12 @@ def fit_command(
             table, target, out, task, id_column, tuple(comma_separated(drop)), test_size, missing,
             seed, arguments,
         )  # fmt: skip
-        status = fitted(request, report, json_file, team.leads)
+        status = run_fit(request, report, json_file, team.leads)
     if status:
         raise typer.Exit(status)
 
 
-def fitted(request, page, json_file, writes: bool) -> int:
+def run_fit(request, page, json_file, writes: bool) -> int:
     """The model and its report, written by the process that `writes`; the exit status."""
     from orthogp.apps.tabular.fitting import require_device, train
     from orthogp.apps.tabular.preparing import prepare
@@ -86,7 +86,7 @@ def fitted(request, page, json_file, writes: bool) -> int:
     say(f"{end} is in {request.out}, after {steps} steps on {rows} rows")
     status = INTERRUPTED if interrupted else 0
     if request.test_size > 0:
-        made = reported(request, prepared, model, interrupted, page, json_file)
+        made = run_report(request, prepared, model, interrupted, page, json_file)
         status = status or made
     return status
 
@@ -103,11 +103,11 @@ def require_places(request, pages: list[Path]) -> None:
             raise ConfigurationError(f"{path} is the table itself; write to another file")
 
 
-def reported(request, prepared, model, interrupted, page, json_file) -> int:
+def run_report(request, prepared, model, interrupted, page, json_file) -> int:
     """The report, everywhere it is wanted; the exit status. The model is safe already."""
     from orthogp.apps.tabular.fitting import judge
+    from orthogp.apps.tabular.report import print_report
     from orthogp.apps.tabular.report_page import write_page
-    from orthogp.apps.tabular.report_text import print_report
 
     try:
         found = judge(request, prepared, model, interrupted)
@@ -164,12 +164,12 @@ def predict_command(
         request = PredictRequest(
             model, table, out, id_column, levels(coverage_levels), batch_rows, safe_csv
         )
-        status = predict(request, team)
+        status = run_predict(request, team)
     if status:
         raise typer.Exit(status)
 
 
-def predict(request, team) -> int:
+def run_predict(request, team) -> int:
     """The predictions, in a file or in a folder; the exit status."""
     from orthogp.apps.tabular.folders import predict_folder
     from orthogp.apps.tabular.predicting import predict_table

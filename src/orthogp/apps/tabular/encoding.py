@@ -11,9 +11,8 @@ from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder
 
-from orthogp.apps.tabular.kinds import Column, numbers, texts
 from orthogp.apps.tabular.plan import LevelColumn, NumberColumn, Plan
-from orthogp.apps.tabular.reading import listed
+from orthogp.apps.tabular.reading import Column, as_numbers, as_texts, listed
 from orthogp.errors import DataError
 
 Matrix = NDArray[np.float64]
@@ -96,7 +95,7 @@ def raw_matrix(table: pa.Table | pa.RecordBatch, plan: Plan, tally: Tally) -> Ma
 
 
 def finite_numbers(column: Column, name: str) -> Matrix:
-    values = numbers(column)
+    values = as_numbers(column)
     infinite = int(np.isinf(values).sum())
     if infinite:
         raise DataError(f"the column {name!r} has {infinite} infinite values; mend or drop them")
@@ -104,7 +103,7 @@ def finite_numbers(column: Column, name: str) -> Matrix:
 
 
 def _codes(values: Column, column: LevelColumn, tally: Tally) -> Matrix:
-    strings = texts(values)
+    strings = as_texts(values)
     known = pa.array([*column.levels, *column.pooled], type=strings.type)
     places = pc.index_in(strings, value_set=known)  # pyright: ignore
     places = places.fill_null(int(UNSEEN))

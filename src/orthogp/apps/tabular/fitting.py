@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from orthogp.apps.tabular.measures import measure
+from orthogp.apps.tabular.measures import measure, relevance
 from orthogp.apps.tabular.model import TableModel
 from orthogp.apps.tabular.preparing import FitRequest, Prepared
-from orthogp.apps.tabular.relevance import relevance
-from orthogp.apps.tabular.report import Report
+from orthogp.apps.tabular.report import FitReport
 from orthogp.errors import ConfigurationError
 from orthogp.estimators import OrthogonalGPClassifier, OrthogonalGPRegressor
 from orthogp.estimators.setting_checks import torch_device
@@ -49,11 +48,13 @@ def train(request: FitRequest, prepared: Prepared) -> tuple[TableModel, bool]:
     return model, ending.reason == "interrupt"
 
 
-def judge(request: FitRequest, prepared: Prepared, model: TableModel, interrupted: bool) -> Report:
+def judge(
+    request: FitRequest, prepared: Prepared, model: TableModel, interrupted: bool
+) -> FitReport:
     """The report on the test rows, of which there must be some."""
     estimator = model.estimator
     history = estimator.history_
-    return Report(
+    return FitReport(
         table=str(request.table),
         model=str(request.out),
         target=request.target,

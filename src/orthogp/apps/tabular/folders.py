@@ -20,14 +20,14 @@ from orthogp.apps.tabular.predicting import (
     PredictRequest,
     choose_id,
     empty_predictions,
-    load_model,
+    load_table_model,
     missing_notes,
     predicted,
     quantile_levels,
     require_kinds,
     say_extra,
 )
-from orthogp.apps.tabular.preparing import require_columns, unseen_notes
+from orthogp.apps.tabular.preparing import require_known_columns, unseen_notes
 from orthogp.apps.tabular.reading import ParquetSource, listed, open_table, parquet_files, readable
 from orthogp.apps.tabular.writing import require_folder, table_writer
 from orthogp.errors import ConfigurationError, DataError, FileError
@@ -49,7 +49,7 @@ OTHERS = {
 def predict_folder(request: PredictRequest, say: Callable[[str], None], team: Team) -> int:
     """Writes predictions for every file, those of one file by one process; how many rows came."""
     _require_apart(request)
-    model, source = load_model(request), open_table(request.table)
+    model, source = load_table_model(request), open_table(request.table)
     assert isinstance(source, ParquetSource)
     id_column = choose_id(model, source, request)
     say_extra(model, source, id_column, say)
@@ -107,10 +107,10 @@ def _shares(
     pending = {name: file.path.stat().st_size for name, file in files.items() if name not in there}
     if len(pending) < len(files):
         say(f"{len(files) - len(pending)} of {len(files)} files are finished already")
-    return deal(pending, processes)
+    return balanced_shares(pending, processes)
 
 
-def deal(sizes: Mapping[str, int], shares: int) -> list[list[str]]:
+def balanced_shares(sizes: Mapping[str, int], shares: int) -> list[list[str]]:
     """The names in shares of nearly equal size: the largest first, each to the smallest share."""
     dealt: list[list[str]] = [[] for _ in range(shares)]
     loads = [0] * shares
@@ -157,7 +157,7 @@ def _predict_file(
     tally: Tally,
 ) -> int:
     require_kinds(model, file)
-    require_columns(file, [] if id_column is None else [id_column])
+    require_known_columns(file, [] if id_column is None else [id_column])
     # Taken first: of a file that changes while it is read, the predictions are an old one's.
     said = json.dumps({**mark, "source": outline(file.path)})
     batches = predicted(model, file, request, id_column, tally)

@@ -1,6 +1,6 @@
 """Tables that are not read whole: a sample to plan by, and the rest block after block."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,19 +9,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from orthogp.apps.tabular.encoding import Encoder, Tally
-from orthogp.apps.tabular.learning import learn, require_complete, require_usable
-from orthogp.apps.tabular.preparing import FitRequest, Prepared, split, unseen_notes
 from orthogp.apps.tabular.reading import ParquetSource
-from orthogp.apps.tabular.targets import read_target, require_few, target_values
-from orthogp.errors import DataError
-from orthogp.sources import Block, Source
+from orthogp.apps.tabular.targets import target_values
+from orthogp.sources import RowBlock, Source
 from orthogp.sources.parquet import group_outline
 
-# As it lies in the files, before they were compressed. A table up to this size is read whole.
-WHOLE_BYTES = 2**29
 SAMPLE_ROWS = 2**18
-# Enough for every figure of the report; the share of the request is that of a table read whole.
-MOST_TEST_ROWS = 50_000
 
 
 class EncodedTable(Source):
@@ -39,13 +32,13 @@ class EncodedTable(Source):
             for present, absent in zip(survey.present, self.left_out, strict=True)
         )
 
-    def read(self, number: int) -> Block:
+    def read(self, number: int) -> RowBlock:
         table = self.survey.table(number)
         values, present = target_values(table.column(0), self.survey.name, self.survey.task)
         kept = present.copy()
         kept[self.left_out[number]] = False
         rows = table.drop_columns([self.survey.name]).filter(pa.array(kept))
-        return Block(self.encoder.encode(rows, Tally()), values[kept[present]])
+        return RowBlock(self.encoder.encode(rows, Tally()), values[kept[present]])
 
     def place(self, number: int) -> str:
         return self.survey.place(number)
@@ -75,14 +68,14 @@ class Survey:
     task: str = ""
 
     @staticmethod
-    def of(source: ParquetSource, request: FitRequest, inputs: list[str]) -> "Survey":
+    def of(source: ParquetSource, target: str, inputs: list[str], seed: int) -> "Survey":
         groups = source.groups()
         sizes = [group.row_groups[0].num_rows for group in groups]
         empty = pa.table({})
         found = Survey(
-            source, request.target, inputs, groups, sizes, [], set(), np.empty(0, np.int64), empty
+            source, target, inputs, groups, sizes, [], set(), np.empty(0, np.int64), empty
         )
-        rng, total = np.random.default_rng(request.seed), sum(sizes)
+        rng, total = np.random.default_rng(seed), sum(sizes)
         chosen = np.sort(rng.choice(total, min(total, SAMPLE_ROWS), replace=False))
         starts, parts = np.cumsum([0, *sizes]), []
         firsts = np.searchsorted(chosen, starts)
@@ -108,51 +101,3 @@ class Survey:
         self.present.append(int(present.sum()))
         if len(self.labels) <= SAMPLE_ROWS:
             self.labels |= set(np.unique(values).tolist())
-
-
-def prepare_large(
-    source: ParquetSource, inputs: list[str], request: FitRequest, say: Callable[[str], None]
-) -> Prepared:
-    """As `prepare`, from one pass; training rows stay in their files."""
-    require_usable({name: source.types[name] for name in inputs})
-    survey = Survey.of(source, request, inputs)
-    total, num_present = sum(survey.sizes), sum(survey.present)
-    if not total:
-        raise DataError(f"{request.table} has no rows")
-    target = read_target(survey.sample.column(0), request.target, request.task)
-    survey.task = target.task
-    say(f"task: {target.task}, because {target.reason}")
-    notes = [
-        f"{total} rows are too many to read at once: columns are judged by {len(survey.rows)} "
-        "of them, drawn at random, and training streams the rest"
-    ]
-    if num_present < total:
-        notes.append(f"{total - num_present} of {total} rows dropped: their target is missing")
-    rows = survey.rows[target.present]
-    kept = survey.sample.select(inputs).filter(pa.array(target.present))
-    rest, test = split(len(rows), request, MOST_TEST_ROWS)
-    if request.missing == "refuse":
-        require_complete(kept)
-    plan, found = learn(kept.take(pa.array(rest)), request.missing)
-    encoder, tally = Encoder(plan), Tally()
-    X_test = encoder.encode(kept.take(test), tally)
-    notes += [*found, *(f"in the test rows, {note}" for note in unseen_notes(tally))]
-    for note in notes:
-        say(note)
-    classes = None
-    if target.task == "classification":
-        classes = np.array(sorted(survey.labels), dtype=target.values.dtype)
-        require_few(classes, request.target)
-    return Prepared(
-        encoder=encoder,
-        target=target,
-        classes=classes,
-        X=EncodedTable(survey, encoder, rows[test]),
-        y=target.values[rest],
-        X_test=X_test,
-        y_test=target.values[test],
-        rows={"table": total, "without_target": total - num_present,
-              "training": num_present - len(test), "test": len(test)},
-        columns=len(plan.kinds),
-        notes=tuple(notes),
-    )  # fmt: skip

@@ -6,9 +6,8 @@ import numpy as np
 import pyarrow as pa
 
 from orthogp.apps.tabular.encoding import Matrix, finite_numbers, learn_medians, missing_refused
-from orthogp.apps.tabular.kinds import Column, kind_of, numbers, texts
 from orthogp.apps.tabular.plan import LevelColumn, Plan
-from orthogp.apps.tabular.reading import listed
+from orthogp.apps.tabular.reading import Column, as_numbers, as_texts, kind_of, listed
 from orthogp.errors import DataError
 
 # The most frequent levels have a column each, the others one together.
@@ -44,8 +43,8 @@ def require_complete(table: pa.Table) -> None:
 
 def _count_missing(column: Column) -> int:
     if kind_of(column.type) == "number":
-        return int(np.isnan(numbers(column)).sum())
-    return texts(column).null_count
+        return int(np.isnan(as_numbers(column)).sum())
+    return as_texts(column).null_count
 
 
 def learn(table: pa.Table, missing: str) -> tuple[Plan, list[str]]:
@@ -70,7 +69,7 @@ def learn(table: pa.Table, missing: str) -> tuple[Plan, list[str]]:
 
 
 def _levels(name: str, kind: str, column: Column) -> LevelColumn:
-    strings = texts(column)
+    strings = as_texts(column)
     counts = strings.drop_null().value_counts().to_pylist()
     # By frequency, and where that is equal by name: the order of rows must not matter.
     ordered = [c["values"] for c in sorted(counts, key=lambda c: (-c["counts"], c["values"]))]

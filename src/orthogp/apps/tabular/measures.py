@@ -1,10 +1,13 @@
-"""How good a model is on rows it has not seen: figures, calibration, and where it errs."""
+"""How good a model is on rows it has not seen, where it errs, and which columns it uses."""
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from numpy.typing import NDArray
 
 from orthogp.apps.tabular.encoding import Matrix
@@ -12,6 +15,7 @@ from orthogp.apps.tabular.model import Estimator, class_names
 from orthogp.estimators import OrthogonalGPClassifier, OrthogonalGPRegressor
 
 Row = dict[str, Any]
+Relevance = tuple[tuple[str, float], ...]
 COVERAGE = 0.9
 LEVELS = tuple(round(0.05 * i, 2) for i in range(1, 20))
 GROUPS = 10
@@ -123,3 +127,34 @@ def _reliability(confidence: NDArray[Any], hits: NDArray[Any]) -> tuple[Row, ...
         for i in range(GROUPS)
         if (bins == i).any()
     )
+
+
+def relevance(kernel: Kernel, sources: Sequence[str]) -> Relevance:
+    """Columns of a table with 1/lengthscale, in units of their standard deviation; largest first.
+
+    Averaged over the parts of the kernel, weighted by their outputscales. A column with several
+    encoded ones counts as the most relevant of them. Empty where the kernel has no lengthscale for
+    every input.
+    """
+    parts = list(_parts(kernel, 1.0))
+    total = sum(weight for weight, _ in parts)
+    if not parts or total <= 0 or any(len(inverse) != len(sources) for _, inverse in parts):
+        return ()
+    mean = sum((weight / total * inverse for weight, inverse in parts), torch.zeros(len(sources)))
+    found: dict[str, float] = {}
+    for name, value in zip(sources, mean.tolist(), strict=True):
+        found[name] = max(value, found.get(name, 0.0))
+    return tuple(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def _parts(kernel: Kernel, weight: float) -> Iterator[tuple[float, torch.Tensor]]:
+    """The weight and the inverse lengthscales of every part; a part without any has none."""
+    if isinstance(kernel, AdditiveKernel):
+        for part in kernel.kernels:
+            yield from _parts(part, weight)  # pyright: ignore
+    elif isinstance(kernel, ScaleKernel):
+        yield from _parts(kernel.base_kernel, weight * float(kernel.outputscale.detach()))
+    elif kernel.has_lengthscale:
+        lengthscale = kernel.lengthscale
+        assert lengthscale is not None
+        yield weight, 1 / lengthscale.detach().double().cpu().reshape(-1)

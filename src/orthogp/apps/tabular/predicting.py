@@ -8,10 +8,16 @@ from pathlib import Path
 import pyarrow as pa
 
 from orthogp.apps.tabular.encoding import Tally
-from orthogp.apps.tabular.kinds import kind_of
 from orthogp.apps.tabular.model import TableModel, class_names
-from orthogp.apps.tabular.preparing import require_columns, unseen_notes
-from orthogp.apps.tabular.reading import PARQUET, SEPARATORS, Source, listed, open_table
+from orthogp.apps.tabular.preparing import require_known_columns, unseen_notes
+from orthogp.apps.tabular.reading import (
+    PARQUET,
+    SEPARATORS,
+    TableSource,
+    kind_of,
+    listed,
+    open_table,
+)
 from orthogp.apps.tabular.targets import as_column
 from orthogp.apps.tabular.writing import harmless, require_format, require_writable, table_writer
 from orthogp.errors import ConfigurationError, DataError
@@ -55,7 +61,7 @@ def predict_table(request: PredictRequest, say: Callable[[str], None]) -> int:
     """Writes a row of predictions for every row, in their order; how many there were."""
     require_format(request.out, request.safe_csv)
     require_writable(request.out)
-    model = load_model(request)
+    model = load_table_model(request)
     source = open_table(request.table)
     id_column = choose_id(model, source, request)
     require_kinds(model, source)
@@ -77,7 +83,7 @@ def predict_table(request: PredictRequest, say: Callable[[str], None]) -> int:
     return count
 
 
-def load_model(request: PredictRequest) -> TableModel:
+def load_table_model(request: PredictRequest) -> TableModel:
     model = TableModel.load(request.model)
     if model.task == "classification" and request.levels is not None:
         raise ConfigurationError(
@@ -87,7 +93,11 @@ def load_model(request: PredictRequest) -> TableModel:
 
 
 def predicted(
-    model: TableModel, source: Source, request: PredictRequest, id_column: str | None, tally: Tally
+    model: TableModel,
+    source: TableSource,
+    request: PredictRequest,
+    id_column: str | None,
+    tally: Tally,
 ) -> Iterator[pa.RecordBatch]:
     """Predictions for every batch; none for a table without rows."""
     kinds = dict(model.plan.kinds)
@@ -99,12 +109,12 @@ def predicted(
         found = model.predictions(model.encoder.encode(batch, tally), levels)
         if id_column in found:
             raise DataError(f"the id {id_column!r} is also a column of predictions; rename it")
-        kept = {} if id_column is None else {id_column: plain(batch.column(id_column))}
+        kept = {} if id_column is None else {id_column: text_as_strings(batch.column(id_column))}
         yield pa.RecordBatch.from_pydict(kept | found)
 
 
 def empty_predictions(
-    model: TableModel, source: Source, request: PredictRequest, id_column: str | None
+    model: TableModel, source: TableSource, request: PredictRequest, id_column: str | None
 ) -> pa.RecordBatch:
     """No rows, with the columns that `predicted` would give; only where `source` has types."""
     names, label = ["mean", "std", *(f"q{q:g}" for q in quantile_levels(request))], {}
@@ -114,7 +124,7 @@ def empty_predictions(
     found = label | {name: pa.array([], pa.float64()) for name in names}
     kept = {}
     if id_column is not None:
-        kept = {id_column: plain(pa.array([], source.types[id_column]))}
+        kept = {id_column: text_as_strings(pa.array([], source.types[id_column]))}
     return pa.RecordBatch.from_pydict(kept | found)
 
 
@@ -122,20 +132,20 @@ def quantile_levels(request: PredictRequest) -> tuple[float, ...]:
     return DEFAULT_LEVELS if request.levels is None else request.levels
 
 
-def plain(column: pa.Array) -> pa.Array:
+def text_as_strings(column: pa.Array) -> pa.Array:
     """Text as strings, however it is stored."""
     return column.cast(pa.string()) if kind_of(column.type) == "text" else column
 
 
-def choose_id(model: TableModel, source: Source, request: PredictRequest) -> str | None:
+def choose_id(model: TableModel, source: TableSource, request: PredictRequest) -> str | None:
     """The one asked for, else that of the fit if the table has it."""
     if request.id_column is not None:
-        require_columns(source, [request.id_column])
+        require_known_columns(source, [request.id_column])
     found = request.id_column or model.id_column
     return found if found in source.names else None
 
 
-def require_kinds(model: TableModel, source: Source) -> None:
+def require_kinds(model: TableModel, source: TableSource) -> None:
     """Refuses a table that lacks a column or, where its types are known, has one of another."""
     kinds = model.plan.kinds
     absent = [name for name in kinds if name not in source.names]
@@ -152,7 +162,7 @@ def require_kinds(model: TableModel, source: Source) -> None:
 
 
 def say_extra(
-    model: TableModel, source: Source, id_column: str | None, say: Callable[[str], None]
+    model: TableModel, source: TableSource, id_column: str | None, say: Callable[[str], None]
 ) -> None:
     used = (*model.plan.kinds, id_column)
     extra = [name for name in source.names if name not in used]

@@ -10,14 +10,19 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from orthogp.apps.tabular.encoding import Encoder, Matrix, Tally
+from orthogp.apps.tabular.large import EncodedTable, Survey
 from orthogp.apps.tabular.learning import learn, require_complete, require_usable
 from orthogp.apps.tabular.plan import POLICIES
-from orthogp.apps.tabular.reading import ParquetSource, Source, listed, open_table
-from orthogp.apps.tabular.targets import Target, read_target
+from orthogp.apps.tabular.reading import ParquetSource, TableSource, listed, open_table
+from orthogp.apps.tabular.targets import Target, read_target, require_few
 from orthogp.errors import ConfigurationError, DataError
-from orthogp.sources import Source as Blocks
+from orthogp.sources import Source
 
 FEWEST_TRAINING_ROWS = 2
+# Bytes of the values before compression: a table up to this size is read whole.
+WHOLE_BYTES = 2**29
+# The most test rows of a table that is not read whole: enough for every figure of the report.
+MOST_TEST_ROWS = 50_000
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ class Prepared:
     encoder: Encoder
     target: Target
     classes: NDArray[Any] | None
-    X: Matrix | Blocks
+    X: Matrix | Source
     y: NDArray[Any]
     X_test: Matrix
     y_test: NDArray[Any]
@@ -66,8 +71,6 @@ class Prepared:
 
 def prepare(request: FitRequest, say: Callable[[str], None]) -> Prepared:
     """Reads, judges and splits the table; what is said is what was done to it."""
-    from orthogp.apps.tabular.large import WHOLE_BYTES, prepare_large
-
     source = open_table(request.table)
     inputs = input_columns(source, request)
     if isinstance(source, ParquetSource) and source.stored_bytes() > WHOLE_BYTES:
@@ -83,7 +86,7 @@ def prepare(request: FitRequest, say: Callable[[str], None]) -> Prepared:
     if dropped:
         notes.append(f"{dropped} of {table.num_rows} rows dropped: their target is missing")
     kept = table.select(inputs).filter(pa.array(target.present))
-    train, test = split(kept.num_rows, request)
+    train, test = draw_test_rows(kept.num_rows, request)
     if request.missing == "refuse":
         require_complete(kept)
     plan, found = learn(kept.take(pa.array(train)), request.missing)
@@ -108,11 +111,59 @@ def prepare(request: FitRequest, say: Callable[[str], None]) -> Prepared:
     )
 
 
-def input_columns(source: Source, request: FitRequest) -> list[str]:
+def prepare_large(
+    source: ParquetSource, inputs: list[str], request: FitRequest, say: Callable[[str], None]
+) -> Prepared:
+    """As `prepare`, from one pass over the files; the training rows stay in them."""
+    require_usable({name: source.types[name] for name in inputs})
+    survey = Survey.of(source, request.target, inputs, request.seed)
+    total, num_present = sum(survey.sizes), sum(survey.present)
+    if not total:
+        raise DataError(f"{request.table} has no rows")
+    target = read_target(survey.sample.column(0), request.target, request.task)
+    survey.task = target.task
+    say(f"task: {target.task}, because {target.reason}")
+    notes = [
+        f"{total} rows are too many to read at once: columns are judged by {len(survey.rows)} "
+        "of them, drawn at random, and training streams the rest"
+    ]
+    if num_present < total:
+        notes.append(f"{total - num_present} of {total} rows dropped: their target is missing")
+    rows = survey.rows[target.present]
+    kept = survey.sample.select(inputs).filter(pa.array(target.present))
+    rest, test = draw_test_rows(len(rows), request, MOST_TEST_ROWS)
+    if request.missing == "refuse":
+        require_complete(kept)
+    plan, found = learn(kept.take(pa.array(rest)), request.missing)
+    encoder, tally = Encoder(plan), Tally()
+    X_test = encoder.encode(kept.take(test), tally)
+    notes += [*found, *(f"in the test rows, {note}" for note in unseen_notes(tally))]
+    for note in notes:
+        say(note)
+    classes = None
+    if target.task == "classification":
+        classes = np.array(sorted(survey.labels), dtype=target.values.dtype)
+        require_few(classes, request.target)
+    return Prepared(
+        encoder=encoder,
+        target=target,
+        classes=classes,
+        X=EncodedTable(survey, encoder, rows[test]),
+        y=target.values[rest],
+        X_test=X_test,
+        y_test=target.values[test],
+        rows={"table": total, "without_target": total - num_present,
+              "training": num_present - len(test), "test": len(test)},
+        columns=len(plan.kinds),
+        notes=tuple(notes),
+    )  # fmt: skip
+
+
+def input_columns(source: TableSource, request: FitRequest) -> list[str]:
     """All columns but the target, the id and those to drop."""
     asked = [request.target, *request.drop]
     asked += [] if request.id_column is None else [request.id_column]
-    require_columns(source, asked)
+    require_known_columns(source, asked)
     if request.target in (request.id_column, *request.drop):
         raise ConfigurationError(f"{request.target!r} is the target: it can be no id and not drop")
     found = [name for name in source.names if name not in asked]
@@ -121,7 +172,7 @@ def input_columns(source: Source, request: FitRequest) -> list[str]:
     return found
 
 
-def require_columns(source: Source, names: Sequence[str]) -> None:
+def require_known_columns(source: TableSource, names: Sequence[str]) -> None:
     absent = [name for name in dict.fromkeys(names) if name not in source.names]
     if absent:
         raise DataError(
@@ -129,7 +180,7 @@ def require_columns(source: Source, names: Sequence[str]) -> None:
         )
 
 
-def split(
+def draw_test_rows(
     num_rows: int, request: FitRequest, most: int | None = None
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Training and test rows, `most` at most, drawn at random, each in the order of the table."""

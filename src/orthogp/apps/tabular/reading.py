@@ -5,12 +5,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.dataset
+from numpy.typing import NDArray
+from pyarrow import types
 
-from orthogp.apps.tabular.kinds import ARROW_TYPES
 from orthogp.errors import DataError, FileError
 from orthogp.sources.parquet import (
     SUFFIXES as PARQUET,
@@ -28,8 +32,19 @@ FORMATS = f"{', '.join((*SEPARATORS, *PARQUET))}"
 MOST_NAMES = 12
 COLUMN_NUMBER = re.compile(r"CSV column #(\d+)")
 
+# What a column is to a model.
+Kind = Literal["number", "text", "bool", "time", "empty", "other"]
+Column: TypeAlias = pa.Array | pa.ChunkedArray
 
-class Source(ABC):
+# What a CSV file is to be read as where the kind is known.
+ARROW_TYPES: dict[str, pa.DataType] = {
+    "number": pa.float64(),
+    "text": pa.string(),
+    "bool": pa.bool_(),
+}
+
+
+class TableSource(ABC):
     """A table that has been opened: the names of its columns, and their types where the file
     itself has them."""
 
@@ -49,7 +64,7 @@ class Source(ABC):
         """
 
 
-def open_table(path: Path) -> Source:
+def open_table(path: Path) -> TableSource:
     """The table at a path; its name says what it is, and a folder is one of Parquet files."""
     if not path.exists():
         raise FileError(f"{path} does not exist")
@@ -80,7 +95,7 @@ def listed(names: Sequence[str], beside: Mapping[str, object] | None = None) -> 
     return f"{', '.join(shown)}{more}"
 
 
-class CsvSource(Source):
+class CsvSource(TableSource):
     def __init__(self, path: Path, separator: str):
         self.path, self.separator, self.types = path, separator, {}
         with readable(path), pyarrow.csv.open_csv(path, parse_options=self._parse()) as reader:
@@ -107,7 +122,7 @@ class CsvSource(Source):
         return pyarrow.csv.ParseOptions(delimiter=self.separator, newlines_in_values=True)
 
 
-class ParquetSource(Source):
+class ParquetSource(TableSource):
     def __init__(self, path: Path, dataset: pyarrow.dataset.FileSystemDataset):
         self.path, self.dataset = path, dataset
         self.names = dataset.schema.names
@@ -180,3 +195,38 @@ def readable(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
         if found and int(found[1]) < len(names):
             lines[0] = lines[0].replace(found[0], f"column {names[int(found[1])]!r}")
         raise FileError(f"{path} cannot be read as a table: {lines[0]:.300}") from error
+
+
+def kind_of(kind: pa.DataType) -> Kind:
+    if types.is_null(kind):
+        return "empty"
+    if types.is_boolean(kind):
+        return "bool"
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        return "number"
+    if types.is_dictionary(kind):
+        inner = kind_of(kind.value_type)
+        return "text" if inner in ("number", "text", "bool") else inner
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "text"
+    # Dates, times, timestamps, durations and intervals.
+    return "time" if types.is_temporal(kind) else "other"
+
+
+def as_numbers(column: Column) -> NDArray[np.float64]:
+    """Missing values are NaN; whole numbers beyond 2⁵³ are rounded."""
+    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
+
+
+def as_texts(column: Column) -> pa.Array:
+    """Strings, with the empty one missing; truth values are `true` and `false`."""
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    strings = column.cast(pa.string())
+    if isinstance(strings, pa.ChunkedArray):
+        strings = strings.combine_chunks()
+    if isinstance(strings, pa.ChunkedArray):
+        # What one array of 32-bit offsets cannot hold stays in chunks.
+        strings = pa.concat_arrays([chunk.cast(pa.large_string()) for chunk in strings.chunks])
+    empty = pc.equal(strings, "")  # pyright: ignore
+    return pc.if_else(empty, pa.scalar(None, strings.type), strings)  # pyright: ignore

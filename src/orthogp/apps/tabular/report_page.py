@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orthogp.apps.tabular.measures import Row
-from orthogp.apps.tabular.report import FIGURES, Report
+from orthogp.apps.tabular.report import FIGURES, FitReport
 from orthogp.plotting.pages import Cell, Chart, Page, Series, Table
 from orthogp.plotting.pages.numbers import number
 from orthogp.plotting.pages.tables import Content
@@ -13,11 +13,11 @@ from orthogp.plotting.pages.tables import Content
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#808080"
 
 
-def write_page(report: Report, path: Path) -> Path:
-    return build_page(report).write(path)
+def write_page(report: FitReport, path: Path) -> Path:
+    return build_report_page(report).write(path)
 
 
-def build_page(report: Report) -> Page:
+def build_report_page(report: FitReport) -> Page:
     page = Page(f"{report.target}: {report.task}", report.about)
     page.facts(
         {
@@ -53,7 +53,7 @@ def build_page(report: Report) -> Page:
     return page
 
 
-def _calibration(page: Page, report: Report) -> None:
+def _calibration(page: Page, report: FitReport) -> None:
     page.section("Calibration")
     rows = report.measures.calibration
     if report.task == "regression":
@@ -72,7 +72,7 @@ def _calibration(page: Page, report: Report) -> None:
         page.table(_table(rows))
 
 
-def _errors(page: Page, report: Report) -> None:
+def _errors(page: Page, report: FitReport) -> None:
     measures = report.measures
     if measures.residuals:
         page.section("Residuals")
@@ -98,7 +98,7 @@ def _errors(page: Page, report: Report) -> None:
         page.table(_table(measures.confusions, "Most frequent confusions"))
 
 
-def _relevance(page: Page, report: Report) -> None:
+def _relevance(page: Page, report: FitReport) -> None:
     page.section("Most relevant columns")
     if not report.relevance:
         page.text("The kernel has one lengthscale for all inputs, so it ranks none (--ard does).")

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from orthogp.apps.tabular.kinds import Column, kind_of, numbers, texts
+from orthogp.apps.tabular.reading import Column, as_numbers, as_texts, kind_of
 from orthogp.errors import ConfigurationError, DataError
 
 TASKS = ("regression", "classification")
@@ -57,7 +57,7 @@ def target_values(column: Column, name: str, task: str) -> tuple[NDArray[Any], N
 
 
 def _numbers(column: Column, name: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    values = numbers(column)
+    values = as_numbers(column)
     present = ~np.isnan(values)
     infinite = int(np.isinf(values).sum())
     if infinite:
@@ -66,7 +66,7 @@ def _numbers(column: Column, name: str) -> tuple[NDArray[Any], NDArray[np.bool_]
 
 
 def _labels(column: Column, kind: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    strings = texts(column)
+    strings = as_texts(column)
     present = ~np.asarray(strings.is_null().to_numpy(zero_copy_only=False))
     labels = np.array(strings.drop_null().to_pylist(), dtype=object)
     return (labels == "true" if kind == "bool" else labels), present

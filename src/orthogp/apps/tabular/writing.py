@@ -12,8 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from orthogp.apps.tabular.kinds import kind_of
-from orthogp.apps.tabular.reading import FORMATS, PARQUET, SEPARATORS
+from orthogp.apps.tabular.reading import FORMATS, PARQUET, SEPARATORS, kind_of
 from orthogp.errors import ConfigurationError, FileError
 from orthogp.execution.files import whole_file
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from orthogp.kernel.radial.checks import check_points
-from orthogp.kernel.radial.job import Job
+from orthogp.kernel.radial.job import TileJob
 from orthogp.kernel.radial.kernels import Kind, piece
 
 # Columns whose sums are held at a time: memory does not grow with them.
@@ -77,9 +77,9 @@ class _Terms:
         self.inverse, self.scale, self.a = inverse.contiguous(), scale.contiguous(), a
         self.x, self.z, self.rho = x.contiguous(), z, inverse.square().contiguous()
         self.tasks = min(TASKS, x.shape[0])
-        self._only: Job | None = None
+        self._only: TileJob | None = None
 
-    def jobs(self) -> Iterator[Job]:
+    def jobs(self) -> Iterator[TileJob]:
         """Tile after tile, each with all rows and some columns of the block."""
         count = self.z.shape[0] if self.x.shape[0] else 0
         if 0 < count <= TILE_COLUMNS:
@@ -90,12 +90,12 @@ class _Terms:
         for left in range(0, count, TILE_COLUMNS):
             yield self._job(left, min(TILE_COLUMNS, count - left))
 
-    def _job(self, left: int, columns: int) -> Job:
+    def _job(self, left: int, columns: int) -> TileJob:
         step = piece(self.kind.double)
         right, width = left + columns, -(-columns // step) * step
         z = _padded(self.z[left:right].mT, width)
         a = None if self.a is None else _padded(self.a[:, left:right], width)
-        return Job(
+        return TileJob(
             self.kind, self.x, z, a, self.rho, self.scale, left=left, columns=columns,
             stride=self.z.shape[0], tasks=self.tasks,
         )  # fmt: skip
@@ -116,7 +116,7 @@ class _Gradients:
         size = len(kind.families) * (2 + (terms.x.shape[1] if kind.ard else 0))
         self.wide = terms.scale.new_zeros(terms.tasks, size, dtype=torch.float64)
 
-    def add(self, job: Job, **given: Tensor) -> None:
+    def add(self, job: TileJob, **given: Tensor) -> None:
         x, kind = self.terms.x, self.kind
         tensors = given | {"sums": self.wide}
         if self.of_x is not None:

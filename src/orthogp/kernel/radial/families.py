@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from orthogp.kernel.radial.values import Number
+from orthogp.kernel.radial.emit import Number
 
 
 def decay(t: Number) -> Number:
@@ -33,31 +33,31 @@ def decay(t: Number) -> Number:
     return y.times_power_of_two(shifted, digits)
 
 
-def limited(t: Number) -> Number:
+def clamped(t: Number) -> Number:
     """t, or where it is larger the furthest of which `decay` is still an ordinary number."""
     return t.at_most(708.0 if t.program.double else 87.0)
 
 
 def _rbf(q: Number) -> tuple[Number, Number]:
-    value = decay(limited(q * 0.5))
+    value = decay(clamped(q * 0.5))
     return value, value * -0.5
 
 
 def _matern12(q: Number) -> tuple[Number, Number]:
-    r = limited(q.sqrt())
+    r = clamped(q.sqrt())
     value = decay(r)
     # κ′ is infinite at r = 0, where x − z = 0 multiplies it: that product is 0.
     return value, value * -0.5 / r.or_else(0.0, float("inf"))
 
 
 def _matern32(q: Number) -> tuple[Number, Number]:
-    r = limited((q * 3.0).sqrt())
+    r = clamped((q * 3.0).sqrt())
     falls = decay(r)
     return (r + 1.0) * falls, falls * -1.5
 
 
 def _matern52(q: Number) -> tuple[Number, Number]:
-    r = limited((q * 5.0).sqrt())
+    r = clamped((q * 5.0).sqrt())
     falls = decay(r)
     linear = (r + 1.0) * falls
     return r * r * falls * (1.0 / 3.0) + linear, linear * (-5.0 / 6.0)

@@ -5,13 +5,16 @@ gives wrong numbers or ends the process, so every tensor is checked on its way i
 """
 
 import ctypes
+import hashlib
+from functools import cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from orthogp.errors import DataError
-from orthogp.kernel.radial import threads
-from orthogp.kernel.radial.functions import function
+from orthogp.kernel.radial import emit, families, kernels, native, threads
+from orthogp.kernel.radial.code_cache import cached_code
 from orthogp.kernel.radial.kernels import FIELDS, Kind
 
 # Fewer entries than this are done before a second thread has begun.
@@ -22,7 +25,7 @@ class _Record(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int64) for name in FIELDS]
 
 
-class Job:
+class TileJob:
     """The work on a tile: all rows of x and `columns` columns of a block, from `left` on.
 
     z and a hold the columns padded to whole vectors; the block has `stride` columns in all.
@@ -78,7 +81,7 @@ class Job:
         """Calls the function of this kind, which reads and writes these tensors too."""
         self._point_to(tensors)
         self._counter.value = 0
-        threads.run(function(kind), ctypes.addressof(self._record), self._threads)
+        threads.run(function_address(kind), ctypes.addressof(self._record), self._threads)
 
     def _point_to(self, tensors: dict[str, Tensor]) -> None:
         for field, tensor in tensors.items():
@@ -96,3 +99,19 @@ class Job:
                     "weights, the kernel and the gradients must agree"
                 )
             setattr(self._record, field, tensor.data_ptr() + self._offsets.get(field, 0))
+
+
+@cache
+def function_address(kind: Kind) -> int:
+    """The address of the function of this kind, loaded from the cache on disk or compiled."""
+    key = f"{kind} {_source_digest()} {native.this_machine()}"
+    code = cached_code(key, lambda: kernels.compile_function(kind))
+    return native.load_function(code, kernels.NAME)
+
+
+@cache
+def _source_digest() -> str:
+    """The digest of the source that writes the functions: code of another version is not used."""
+    files = (module.__file__ for module in (emit, families, kernels, native))
+    content = b"".join(Path(file).read_bytes() for file in files if file)
+    return hashlib.sha256(content).hexdigest()

@@ -16,9 +16,8 @@ from itertools import chain
 from operator import add
 
 from orthogp.kernel.radial import native
-from orthogp.kernel.radial.emit import VECTOR_BYTES, Program
+from orthogp.kernel.radial.emit import VECTOR_BYTES, Index, Number, Program
 from orthogp.kernel.radial.families import FAMILIES
-from orthogp.kernel.radial.values import Index, Number
 
 NAME = "radial"
 # Vectors of a strip.
@@ -57,9 +56,9 @@ def piece(double: bool) -> int:
     return VECTOR_BYTES // (8 if double else 4)
 
 
-def object_code(kind: Kind) -> bytes:
+def compile_function(kind: Kind) -> bytes:
     """The function of this kind, `NAME`, compiled for this machine."""
-    return native.object_code(program(kind))
+    return native.compile_program(program(kind))
 
 
 def program(kind: Kind) -> str:

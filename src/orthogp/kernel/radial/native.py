@@ -4,7 +4,7 @@ import llvmlite
 from llvmlite import binding
 
 
-def object_code(program: str) -> bytes:
+def compile_program(program: str) -> bytes:
     """A program in LLVM's language, compiled."""
     module, machine = binding.parse_assembly(program), _machine()
     module.verify()
@@ -21,7 +21,7 @@ def object_code(program: str) -> bytes:
 _engines: list[binding.ExecutionEngine] = []
 
 
-def loaded(code: bytes, name: str) -> int:
+def load_function(code: bytes, name: str) -> int:
     """The address of a function in object code."""
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), _machine())
     engine.add_object_file(binding.ObjectFileRef.from_data(code))

@@ -17,8 +17,8 @@ from urllib.request import Request, urlopen
 import numpy as np
 
 from orthogp.apps.paper import published
-from orthogp.apps.paper.datasets import Table, checked
-from orthogp.apps.paper.fetching.sources import SOURCES, Source
+from orthogp.apps.paper.datasets import DataSet, checked
+from orthogp.apps.paper.fetching.sources import SOURCES, DataSource
 from orthogp.errors import ConfigurationError, FileError
 from orthogp.execution.files import write_atomically
 
@@ -32,7 +32,7 @@ UNREADABLE = (
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FetchResult:
     """What became of a data set: `detail` has what differs from the paper, or why it failed."""
 
     name: str
@@ -45,15 +45,15 @@ def fetch(
     names: Iterable[str],
     data_dir: Path,
     say: Callable[[str], None],
-    sources: tuple[Source, ...] = SOURCES,
+    sources: tuple[DataSource, ...] = SOURCES,
     timeout: float = 60.0,
-) -> list[Outcome]:
+) -> list[FetchResult]:
     """DIR/TASK/NAME.npz of every name, with NAME.json beside it; those that are there are kept.
 
     The sources of a name are tried in order. One that fails does not stop the others. `timeout`
     is in seconds, of silence.
     """
-    known: dict[str, list[Source]] = {}
+    known: dict[str, list[DataSource]] = {}
     for source in sources:
         known.setdefault(source.name, []).append(source)
     wanted = list(dict.fromkeys(names))
@@ -108,13 +108,13 @@ def _body(response: Any, url: str) -> bytes:
 
 
 def _fetch_one(
-    candidates: list[Source], data_dir: Path, say: Callable[[str], None], downloads: _Downloads
-) -> Outcome:
+    candidates: list[DataSource], data_dir: Path, say: Callable[[str], None], downloads: _Downloads
+) -> FetchResult:
     name, task = candidates[0].name, candidates[0].task
     path = data_dir / task / f"{name}.npz"
     if path.exists():
         say(f"{name}: {path} is there already; delete it to fetch it again")
-        return Outcome(name, task, "kept")
+        return FetchResult(name, task, "kept")
     reasons = []
     for source in candidates:
         say(f"{name}: {' and '.join(source.urls)}")
@@ -126,35 +126,35 @@ def _fetch_one(
             say(f"{name}: {reasons[-1]}")
             continue
         return _stored(source, content, table, path, say)
-    return Outcome(name, task, "failed", tuple(reasons))
+    return FetchResult(name, task, "failed", tuple(reasons))
 
 
 def _stored(
-    source: Source, content: bytes, table: Table, path: Path, say: Callable[[str], None]
-) -> Outcome:
+    source: DataSource, content: bytes, table: DataSet, path: Path, say: Callable[[str], None]
+) -> FetchResult:
     name, differences = table.name, differences_from_paper(table)
     try:
         _store(table, path, _description(source, content, table, differences))
     except FileError as error:
         say(f"{name}: {error}")
-        return Outcome(name, table.task, "failed", (str(error),))
+        return FetchResult(name, table.task, "failed", (str(error),))
     say(f"{name}: {'; '.join(differences) or 'rows, inputs and classes as in the paper'}")
     say(f"{name}: {source.note}")
-    return Outcome(name, table.task, "fetched", differences)
+    return FetchResult(name, table.task, "fetched", differences)
 
 
-def _table(source: Source, content: bytes) -> Table:
+def _table(source: DataSource, content: bytes) -> DataSet:
     X, y = source.read(content)
     return checked(source.name, source.task, X, y, source.urls[0], "")
 
 
-def _reason(source: Source, error: Exception) -> str:
+def _reason(source: DataSource, error: Exception) -> str:
     text = str(error) or type(error).__name__
     named = any(url in text for url in source.urls)
     return text if named else f"{' and '.join(source.urls)} could not be read: {text}"
 
 
-def differences_from_paper(table: Table) -> tuple[str, ...]:
+def differences_from_paper(table: DataSet) -> tuple[str, ...]:
     """What the paper counts otherwise, as sentences; nothing for a set it does not have."""
     size = published.sizes(table.task).get(table.name)
     if size is None:
@@ -174,7 +174,7 @@ def differences_from_paper(table: Table) -> tuple[str, ...]:
 
 
 def _description(
-    source: Source, content: bytes, table: Table, differences: tuple[str, ...]
+    source: DataSource, content: bytes, table: DataSet, differences: tuple[str, ...]
 ) -> dict[str, Any]:
     return {
         "addresses": source.urls,
@@ -189,7 +189,7 @@ def _description(
     }
 
 
-def _store(table: Table, path: Path, description: dict[str, Any]) -> None:
+def _store(table: DataSet, path: Path, description: dict[str, Any]) -> None:
     """X in float32; targets in float32, labels in int64."""
     buffer = io.BytesIO()
     y = table.y.astype(np.float32) if table.task == "regression" else table.y

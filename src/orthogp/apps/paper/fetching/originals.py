@@ -12,7 +12,7 @@ from orthogp.apps.paper.fetching.readers import (
     coded,
     fields,
     labels,
-    numbers,
+    read_numbers,
     uncompress,
     varying,
     zip_member,
@@ -31,19 +31,19 @@ def target_first(values: NDArray[np.float64]) -> Arrays:
 
 
 def road(content: bytes) -> Arrays:
-    return target_last(numbers(zip_member(content, "3D_spatial_network.txt")))
+    return target_last(read_numbers(zip_member(content, "3D_spatial_network.txt")))
 
 
 def ct_slice(content: bytes) -> Arrays:
-    return target_last(numbers(zip_member(content, "slice_localization_data.csv"), skip=1))
+    return target_last(read_numbers(zip_member(content, "slice_localization_data.csv"), skip=1))
 
 
 def song(content: bytes) -> Arrays:
-    return target_first(numbers(zip_member(content, "YearPredictionMSD.txt")))
+    return target_first(read_numbers(zip_member(content, "YearPredictionMSD.txt")))
 
 
 def protein(content: bytes) -> Arrays:
-    X, rmsd = target_first(numbers(zip_member(content, "CASP.csv"), skip=1))
+    X, rmsd = target_first(read_numbers(zip_member(content, "CASP.csv"), skip=1))
     return X, np.log1p(rmsd)
 
 
@@ -65,13 +65,13 @@ def houseelectric(content: bytes) -> Arrays:
         next(stream)
         text = b"".join(line for line in stream if b"?" not in line)
     # day/month/year;hour:minute:second;active power, then six other readings
-    values = numbers(io.BytesIO(text.translate(bytes.maketrans(b"/:", b";;"))), ";")
+    values = read_numbers(io.BytesIO(text.translate(bytes.maketrans(b"/:", b";;"))), ";")
     return np.delete(values, [5, 6], axis=1), values[:, 6]
 
 
 def labelled_numbers(content: bytes, members: tuple[str, ...], delimiter: str | None) -> Arrays:
     """Numbers of members of a zip archive, one below the other, with the class last."""
-    tables = [numbers(_member(content, name), delimiter) for name in members]
+    tables = [read_numbers(_member(content, name), delimiter) for name in members]
     X, y = target_last(np.vstack(tables))
     return X, labels(y)
 
@@ -125,12 +125,12 @@ def nursery(content: bytes) -> Arrays:
 def miniboone(content: bytes) -> Arrays:
     with zip_member(content, "MiniBooNE_PID.txt") as stream:
         signal, background = (int(count) for count in next(stream).split())
-        X = numbers(stream, None)
+        X = read_numbers(stream, None)
     if len(X) != signal + background:
         raise DataError(f"the file has {len(X)} rows; its first line says {signal + background}")
     return X, (np.arange(len(X)) < signal).astype(np.int64)
 
 
 def wine(content: bytes) -> Arrays:
-    X, y = target_last(numbers(zip_member(content, "winequality-white.csv"), ";", skip=1))
+    X, y = target_last(read_numbers(zip_member(content, "winequality-white.csv"), ";", skip=1))
     return X, labels(y)

@@ -45,7 +45,7 @@ def _require_within_limit(within: bool) -> None:
         )
 
 
-def limited(stream: Any) -> Stream:
+def size_limited(stream: Any) -> Stream:
     return io.BufferedReader(_Limited(stream), 2**20)
 
 
@@ -61,12 +61,12 @@ def zip_member(content: bytes, name: str) -> Stream:
     if len(found) != 1:
         raise DataError(f"the archive has {len(found)} members {name}; expected one")
     _require_within_limit(found[0].file_size <= MAX_UNPACKED)
-    return limited(archive.open(found[0]))
+    return size_limited(archive.open(found[0]))
 
 
 def gunzip(content: bytes) -> Stream:
     """What gzip files, one after another, hold."""
-    return limited(gzip.GzipFile(fileobj=io.BytesIO(content)))
+    return size_limited(gzip.GzipFile(fileobj=io.BytesIO(content)))
 
 
 def uncompress(content: bytes) -> Stream:
@@ -114,7 +114,7 @@ def _next_group(start: int, position: int, bits: int) -> int:
     return start + -(-(position - start) // group) * group
 
 
-def numbers(stream: Stream, delimiter: str | None = ",", skip: int = 0) -> Array:
+def read_numbers(stream: Stream, delimiter: str | None = ",", skip: int = 0) -> Array:
     """A table of numbers, after `skip` lines of heading; None separates by white space."""
     with io.TextIOWrapper(stream, "utf-8") as text:
         return np.loadtxt(text, delimiter=delimiter, skiprows=skip, ndmin=2, comments=None)

@@ -16,7 +16,7 @@ from orthogp.apps.paper.fetching.originals import (
     labelled_words,
     target_last,
 )
-from orthogp.apps.paper.fetching.readers import gunzip, labels, numbers, zip_member
+from orthogp.apps.paper.fetching.readers import gunzip, labels, read_numbers, zip_member
 
 PREPARED_URL = "https://raw.githubusercontent.com/treforevans/uci_datasets/master/uci_datasets"
 OF_121_URL = "http://www.bioinf.jku.at/people/klambauer/data_py.zip"
@@ -36,7 +36,7 @@ CODES = (
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """A data set at an address, or in parts at several whose contents are joined.
 
     `read` turns the content into X [n, d] and y [n]; `note` says what was chosen on the way.
@@ -49,29 +49,31 @@ class Source:
     read: Callable[[bytes], Arrays]
 
 
-def _prepared(name: str, *parts: str) -> Source:
+def _prepared(name: str, *parts: str) -> DataSource:
     def read(content: bytes) -> Arrays:
-        return target_last(numbers(gunzip(content)))
+        return target_last(read_numbers(gunzip(content)))
 
     urls = tuple(f"{PREPARED_URL}/{name}/{part}.csv.gz" for part in parts)
-    return Source(name, "regression", urls, PREPARED, read)
+    return DataSource(name, "regression", urls, PREPARED, read)
 
 
-def _of_121(name: str) -> Source:
+def _of_121(name: str) -> DataSource:
     def read(content: bytes) -> Arrays:
-        X = numbers(zip_member(content, f"{name}/{name}_py.dat"))
-        return X, labels(numbers(zip_member(content, f"{name}/labels_py.dat")).ravel())
+        X = read_numbers(zip_member(content, f"{name}/{name}_py.dat"))
+        return X, labels(read_numbers(zip_member(content, f"{name}/labels_py.dat")).ravel())
 
-    return Source(name, "classification", (OF_121_URL,), OF_121, read)
+    return DataSource(name, "classification", (OF_121_URL,), OF_121, read)
 
 
-def _numbers(name: str, address: str, *members: str, delimiter: str | None = None) -> Source:
+def _numbers(name: str, address: str, *members: str, delimiter: str | None = None) -> DataSource:
     read = partial(labelled_numbers, members=members, delimiter=delimiter)
     return _uci(name, "classification", address, PLAIN, read)
 
 
-def _uci(name: str, task: str, address: str, note: str, read: Callable[[bytes], Arrays]) -> Source:
-    return Source(name, task, (f"{UCI_URL}/{address}.zip",), note, read)
+def _uci(
+    name: str, task: str, address: str, note: str, read: Callable[[bytes], Arrays]
+) -> DataSource:
+    return DataSource(name, task, (f"{UCI_URL}/{address}.zip",), note, read)
 
 
 def _words(member: str, label: int = -1) -> Callable[[bytes], Arrays]:
@@ -98,7 +100,7 @@ _ORIGINALS = (
     _uci("slice", "regression", "206/relative+location+of+ct+slices+on+axial+axis",
          "the identity of the patient is an input, as the paper's 385 inputs require",
          originals.ct_slice),
-    Source("elevators", "regression",
+    DataSource("elevators", "regression",
            ("https://www.openml.org/data/download/3653/dataset_2202_elevators.arff",),
            "the target is the logarithm of the goal, as in the collection that the paper read",
            originals.elevators),

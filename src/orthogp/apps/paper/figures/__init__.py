@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orthogp.apps.paper.colours import COLOURS, DASHED, colour_of
-from orthogp.apps.paper.experiments import OPTIMUM
+from orthogp.apps.paper.experiments import COLOURS, DASHED, OPTIMUM, colour_of
 from orthogp.apps.paper.figures.dots import draw_dots
 from orthogp.apps.paper.records import Record
-from orthogp.apps.paper.tables.grid import FULL_STEPS, collect
+from orthogp.apps.paper.tables.grid import FULL_STEPS, build_grid
 from orthogp.apps.paper.tables.model import METRICS
 from orthogp.errors import ConfigurationError
 from orthogp.execution.files import write_atomically
@@ -42,7 +41,7 @@ class Panel:
     records: tuple[Record, ...]
 
 
-def figures(
+def draw_figures(
     records: Iterable[Record], experiment: str, out: Path, full_steps: int = FULL_STEPS
 ) -> list[Path]:
     """EXPERIMENT.svg and EXPERIMENT.png under `out`; none where no record has anything to draw.
@@ -51,7 +50,7 @@ def figures(
     paper's; of "illustration" and "wall-clock" the curves of every run that ended well.
     """
     if experiment in METRICS:
-        figure = draw_dots(collect(records, experiment, full_steps))
+        figure = draw_dots(build_grid(records, experiment, full_steps))
     elif experiment in CURVES:
         figure = _draw_panels(_panels(records, experiment), log_x=experiment == "illustration")
     else:

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from orthogp.apps.paper.colours import DASHED, colour_of
+from orthogp.apps.paper.experiments import DASHED, colour_of
 from orthogp.apps.paper.tables.appendix import remarks
 from orthogp.apps.paper.tables.grid import Grid
-from orthogp.apps.paper.tables.model import METRICS, Cell, Metric
+from orthogp.apps.paper.tables.model import METRICS, Metric, ResultCell
 from orthogp.apps.paper.tables.summary import NOT_COMPARABLE
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ MOST_CLIPPED = 2
 class Strip:
     """The cells of one data set and metric, by method; the paper's figures only if comparable."""
 
-    cells: dict[str, Cell]
+    cells: dict[str, ResultCell]
 
     def points(self) -> dict[str, list[float]]:
         both = {m: [c.value, c.original] for m, c in self.cells.items()}
@@ -110,7 +110,12 @@ def _draw_strip(ax: "Axes", strip: Strip, methods: tuple[str, ...], metric: Metr
 
 
 def _draw_lane(
-    ax: "Axes", lane: int, method: str, cell: Cell, limits: tuple[float, float], metric: Metric
+    ax: "Axes",
+    lane: int,
+    method: str,
+    cell: ResultCell,
+    limits: tuple[float, float],
+    metric: Metric,
 ) -> None:
     """Ours and the paper's joined by a line; what is off the scale as an arrow and its figure."""
     colour, (low, high) = colour_of(method), limits

@@ -23,7 +23,7 @@ FILES = {
 
 
 @dataclass(frozen=True)
-class Size:
+class DataSetSize:
     """Rows, inputs and classes (0 for regression) of a data set as the paper counts them."""
 
     rows: int
@@ -31,11 +31,12 @@ class Size:
     classes: int
 
 
-def sizes(task: str) -> dict[str, Size]:
+def sizes(task: str) -> dict[str, DataSetSize]:
     """The paper's data sets of a task, in its order."""
     rows = _read(FILES[task, "log_likelihood"])
     return {
-        row["dataset"]: Size(int(row["N"]), int(row["D"]), int(row.get("K", 0))) for row in rows
+        row["dataset"]: DataSetSize(int(row["N"]), int(row["D"]), int(row.get("K", 0)))
+        for row in rows
     }
 
 

@@ -9,17 +9,18 @@ from orthogp.apps.paper.experiments import EXPERIMENTS
 from orthogp.apps.paper.records import Record
 from orthogp.apps.paper.report.curves import Against, bound_charts, metric_charts
 from orthogp.apps.paper.report.jobs import (
+    ORDERED_METHODS,
     JobGroup,
     add_jobs,
+    by_experiment,
     failures,
     job_groups,
     missing,
+    ordered,
     short_machine,
 )
-from orthogp.apps.paper.report.order import ORDERED_METHODS, by_experiment, ordered
 from orthogp.apps.paper.report.tables import appendix_table, claims_table, summary_table
-from orthogp.apps.paper.tables import Claim, claims, tables
-from orthogp.apps.paper.tables import Table as Figures
+from orthogp.apps.paper.tables import Claim, ResultTable, claims, tables
 from orthogp.apps.paper.tables.model import METRICS
 from orthogp.plotting.pages import Cell, Page, Table
 from orthogp.plotting.pages.tables import Content, Tone
@@ -45,11 +46,11 @@ class _Contents:
 
     records: list[Record]
     experiments: dict[str, list[Record]]
-    tables: list[tuple[str, Figures]]
+    tables: list[tuple[str, ResultTable]]
     claims: list[Claim]
     groups: list[JobGroup]
 
-    def tables_of(self, experiment: str, *kinds: str) -> list[Figures]:
+    def tables_of(self, experiment: str, *kinds: str) -> list[ResultTable]:
         return [table for name, table in self.tables if name == experiment and table.kind in kinds]
 
 

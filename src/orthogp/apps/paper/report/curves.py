@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from orthogp.apps.paper.colours import DASHED, colour_of
+from orthogp.apps.paper.experiments import DASHED, colour_of
 from orthogp.apps.paper.records import Record
-from orthogp.apps.paper.report.order import by_dataset
+from orthogp.apps.paper.report.jobs import by_dataset
 from orthogp.plotting.pages import Chart, Level, Series
 
 X_LABELS = {"step": "step", "seconds": "seconds of training"}

@@ -1,16 +1,25 @@
-"""Jobs on a page: what each ran with, on what, and how it ended."""
+"""Jobs on a page, in the paper's order: what each ran with, on what, and how it ended."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orthogp.apps.paper import published
+from orthogp.apps.paper.datasets import TASKS
+from orthogp.apps.paper.experiments import EXPERIMENTS, OPTIMUM, OWN_METHODS
 from orthogp.apps.paper.records import Record
-from orthogp.apps.paper.report.order import by_dataset, by_experiment
-from orthogp.apps.paper.tables import Table as Figures
+from orthogp.apps.paper.tables import ResultTable
 from orthogp.plotting.pages import Cell, Page, Table
 from orthogp.plotting.pages.numbers import number
 
 COLUMNS = ["method", "split", "status", "steps", "seconds", "recoveries", "commit", "machine"]
+# The paper's own methods and data sets come first.
+ORDERED_METHODS = (
+    *published.REGRESSION_COLUMNS,
+    *(method for task in TASKS for method in OWN_METHODS[task]),
+    OPTIMUM,
+)
+ORDERED_DATASETS = tuple(name for task in TASKS for name in published.sizes(task))
 
 
 @dataclass(frozen=True)
@@ -21,6 +30,26 @@ class JobGroup:
     dataset: str
     anchor: str
     records: list[Record]
+
+
+def ordered(names: Iterable[str], known: Sequence[str]) -> list[str]:
+    """Each name once: the known ones in their order, then the rest in theirs."""
+    found = dict.fromkeys(names)
+    return [*(n for n in dict.fromkeys(known) if n in found), *(n for n in found if n not in known)]
+
+
+def by_experiment(records: Sequence[Record]) -> dict[str, list[Record]]:
+    names = ordered((r.job.experiment for r in records), tuple(EXPERIMENTS))
+    return {name: [r for r in records if r.job.experiment == name] for name in names}
+
+
+def by_dataset(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """data set → its records, by method and split."""
+    names = ordered((r.job.dataset for r in records), ORDERED_DATASETS)
+    methods = ordered((r.job.method for r in records), ORDERED_METHODS)
+    place = {method: i for i, method in enumerate(methods)}
+    in_order = sorted(records, key=lambda r: (place[r.job.method], r.job.split))
+    return {name: [r for r in in_order if r.job.dataset == name] for name in names}
 
 
 def job_groups(records: Sequence[Record]) -> list[JobGroup]:
@@ -50,7 +79,7 @@ def failures(records: Sequence[Record]) -> Table:
     return Table(["data set", "experiment", "method", "split", "reason"], rows)
 
 
-def missing(tables: Sequence[tuple[str, Figures]]) -> Table:
+def missing(tables: Sequence[tuple[str, ResultTable]]) -> Table:
     """What the appendix tables of (experiment, table) pairs lack: a row a data set and reason."""
     methods: dict[tuple[str, str, str], list[str]] = {}
     everything: dict[str, int] = {}

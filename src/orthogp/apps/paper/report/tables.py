@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 
-from orthogp.apps.paper.tables import Cell as Figure
-from orthogp.apps.paper.tables import Claim, Row
-from orthogp.apps.paper.tables import Table as Figures
+from orthogp.apps.paper.tables import Claim, ResultCell, ResultTable, Row
 from orthogp.plotting.pages import Cell, Table
 
 MARKS = {
@@ -17,7 +15,7 @@ SECOND_LINE = (
 )
 
 
-def summary_table(table: Figures) -> Table:
+def summary_table(table: ResultTable) -> Table:
     """One row a method, one column a statistic, the paper's column beside ours."""
     rows: list[list[Cell]] = [[Cell(method)] for method in table.columns]
     columns = ["method"]
@@ -25,20 +23,20 @@ def summary_table(table: Figures) -> Table:
         columns.append(statistic.name)
         best = statistic.best()
         for i, figure in enumerate(statistic.cells):
-            text = shown(figure.value, statistic.digits, figure.error)
+            text = rounded(figure.value, statistic.digits, figure.error)
             tone = "missing" if figure.value is None else "best" if i in best else ""
             hint = explained(table.columns[i], statistic, figure)
             rows[i].append(Cell(text, figure.value, hint=hint, tone=tone))
         if any(figure.original is not None for figure in statistic.cells):
             columns.append(f"paper’s {statistic.name}")
             for row, figure in zip(rows, statistic.cells, strict=True):
-                text = shown(figure.original, statistic.digits, figure.original_error)
+                text = rounded(figure.original, statistic.digits, figure.original_error)
                 tone = "missing" if figure.original is None else ""
                 row.append(Cell(text, figure.original, tone=tone))
     return Table(columns, rows, table.title, table.notes)
 
 
-def appendix_table(table: Figures, anchors: Mapping[str, str]) -> Table:
+def appendix_table(table: ResultTable, anchors: Mapping[str, str]) -> Table:
     """One row a data set, one column a method, the paper's figure under ours.
 
     `anchors`: data set → where the page has its jobs.
@@ -64,12 +62,12 @@ def _appendix_cell(method: str, row: Row, place: int) -> Cell:
     figure, digits = row.cells[place], row.digits
     below = []
     if figure.error is not None:
-        below.append(f"± {shown(figure.error, digits)}")
+        below.append(f"± {rounded(figure.error, digits)}")
     if figure.original is not None:
-        below.append(shown(figure.original, digits))
+        below.append(rounded(figure.original, digits))
     tone = "missing" if figure.value is None else "best" if place in row.best() else ""
     return Cell(
-        shown(figure.value, digits),
+        rounded(figure.value, digits),
         figure.value,
         below="\n".join(below),
         hint=explained(method, row, figure),
@@ -77,7 +75,7 @@ def _appendix_cell(method: str, row: Row, place: int) -> Cell:
     )
 
 
-def explained(method: str, row: Row, figure: Figure) -> str:
+def explained(method: str, row: Row, figure: ResultCell) -> str:
     """Ours, the paper's and the difference, a line each; or why there is none of ours.
 
     Empty where the cell says all there is.
@@ -88,18 +86,18 @@ def explained(method: str, row: Row, figure: Figure) -> str:
     if figure.value is not None:
         splits = len(figure.records)
         mean = f", mean of {splits} splits" if splits > 1 else ""
-        lines.append(f"ours {shown(figure.value, row.digits, figure.error)}{mean}")
+        lines.append(f"ours {rounded(figure.value, row.digits, figure.error)}{mean}")
     elif figure.missing:
         lines.append(f"ours missing: {figure.missing}")
     if figure.original is not None:
-        lines.append(f"paper {shown(figure.original, row.digits, figure.original_error)}")
+        lines.append(f"paper {rounded(figure.original, row.digits, figure.original_error)}")
     if figure.difference is not None:
         sign = "+" if round(figure.difference, row.digits) > 0 else ""
-        lines.append(f"difference {sign}{shown(figure.difference, row.digits)}")
+        lines.append(f"difference {sign}{rounded(figure.difference, row.digits)}")
     return "\n".join(lines)
 
 
-def shown(value: float | None, digits: int, error: float | None = None) -> str:
+def rounded(value: float | None, digits: int, error: float | None = None) -> str:
     if value is None:
         return "–"
     text = f"{value:z.{digits}f}".replace("-", "−")

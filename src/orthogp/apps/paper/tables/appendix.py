@@ -4,7 +4,15 @@ from collections.abc import Iterable
 
 from orthogp.apps.paper import published
 from orthogp.apps.paper.tables.grid import Grid
-from orthogp.apps.paper.tables.model import ACCURACY, COVERAGE, Cell, Metric, Row, Table, table_name
+from orthogp.apps.paper.tables.model import (
+    ACCURACY,
+    COVERAGE,
+    Metric,
+    ResultCell,
+    ResultTable,
+    Row,
+    table_name,
+)
 
 # What a reader must know of a data set before its figures.
 REMARKS = {
@@ -16,7 +24,7 @@ REMARKS = {
 }
 
 
-def appendix(grid: Grid, metric: Metric) -> Table:
+def appendix(grid: Grid, metric: Metric) -> ResultTable:
     """Data set × method: the paper's methods, then our own, then what the paper quotes."""
     methods = (*grid.paper_methods, *grid.own_methods)
     quoted = published.OTHERS if metric == ACCURACY else ()
@@ -24,11 +32,11 @@ def appendix(grid: Grid, metric: Metric) -> Table:
     rows, notes = [], []
     for dataset in grid.datasets:
         cells = [grid.beside_original(dataset, method, metric.key) for method in methods]
-        cells += [Cell(original=originals.get(dataset, {}).get(name)) for name in quoted]
+        cells += [ResultCell(original=originals.get(dataset, {}).get(name)) for name in quoted]
         rows.append(Row(dataset, tuple(cells), metric.digits, metric.higher_is_better))
     if quoted:
         notes.append(f"{', '.join(quoted)}: quoted by the paper, of other splits")
-    return Table(
+    return ResultTable(
         name=table_name(grid.task, "appendix", metric),
         kind="appendix",
         metric=metric.key,
@@ -40,7 +48,7 @@ def appendix(grid: Grid, metric: Metric) -> Table:
     )
 
 
-def coverage(grid: Grid) -> Table | None:
+def coverage(grid: Grid) -> ResultTable | None:
     """Of our own columns; None where no record has it."""
     methods = grid.own_methods
     rows = [
@@ -50,7 +58,7 @@ def coverage(grid: Grid) -> Table | None:
     rows = [row for row in rows if any(cell.value is not None for cell in row.cells)]
     if not rows:
         return None
-    return Table(
+    return ResultTable(
         name=table_name(grid.task, "coverage", COVERAGE),
         kind="coverage",
         metric=COVERAGE.key,

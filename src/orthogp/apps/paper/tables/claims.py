@@ -8,8 +8,8 @@ from typing import Literal
 
 from orthogp.apps.paper import published
 from orthogp.apps.paper.records import Record
-from orthogp.apps.paper.tables.grid import FULL_STEPS, Grid, collect
-from orthogp.apps.paper.tables.model import ACCURACY, LOG_LIKELIHOOD, RMSE, Cell, Metric
+from orthogp.apps.paper.tables.grid import FULL_STEPS, Grid, build_grid
+from orthogp.apps.paper.tables.model import ACCURACY, LOG_LIKELIHOOD, RMSE, Metric, ResultCell
 
 # Data sets that are the paper's row for row.
 REPRODUCED = ("pol", "kin40k", "protein", "elevators", "keggdirected")
@@ -40,8 +40,8 @@ class Claim:
 def claims(records: Iterable[Record], full_steps: int = FULL_STEPS) -> list[Claim]:
     """Of regression and classification both, whichever of them the records hold."""
     records = list(records)
-    regression = collect(records, "regression", full_steps)
-    classification = collect(records, "classification", full_steps)
+    regression = build_grid(records, "regression", full_steps)
+    classification = build_grid(records, "classification", full_steps)
     return [
         *(_close(regression, dataset, LOG_LIKELIHOOD) for dataset in REPRODUCED),
         *(_close(regression, dataset, RMSE) for dataset in REPRODUCED),
@@ -131,7 +131,7 @@ def _accuracy(grid: Grid, group: str, dataset: str, method: str, column: str | N
     return claim(_status(passed), f"{_beside(cell, ACCURACY)}, standard error {error:.2f}")
 
 
-def accuracy_error(cell: Cell) -> float:
+def accuracy_error(cell: ResultCell) -> float:
     """Of the difference of ours and the paper's: binomial, in percent; 0 where the records do not
     say how many rows were tested. The paper's is of one split of the same size."""
     rows = [int(record.data.get("test_rows", 0)) for record in cell.records]
@@ -181,7 +181,7 @@ def _on_every_set(
     return found
 
 
-def _beside(cell: Cell, metric: Metric) -> str:
+def _beside(cell: ResultCell, metric: Metric) -> str:
     digits = metric.digits
     return (
         f"{cell.value:.{digits}f}, paper {cell.original:.{digits}f}, "
@@ -189,7 +189,7 @@ def _beside(cell: Cell, metric: Metric) -> str:
     )
 
 
-def _lacking(cells: Mapping[str, Cell]) -> str:
+def _lacking(cells: Mapping[str, ResultCell]) -> str:
     return "; ".join(f"{method} {cell.missing}" for method, cell in cells.items() if cell.missing)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from orthogp.apps.paper import published
 from orthogp.apps.paper.experiments import METHODS, OWN_METHODS
 from orthogp.apps.paper.records import Record
-from orthogp.apps.paper.tables.model import METRICS, Cell
+from orthogp.apps.paper.tables.model import METRICS, ResultCell
 from orthogp.errors import ConfigurationError
 
 FULL_STEPS = 20_000
@@ -54,19 +54,19 @@ class Grid:
         """The paper's data sets in its order, then others that have a record."""
         return tuple(dict.fromkeys([*published.sizes(self.task), *self.found]))
 
-    def cell(self, dataset: str, method: str, metric: str) -> Cell:
+    def cell(self, dataset: str, method: str, metric: str) -> ResultCell:
         """The mean over the splits that count, without the paper's figure."""
         records = self.records.get((dataset, method), {}).values()
         against = [self.why_not(record, metric) for record in records]
         counted = tuple(r for r, why in zip(records, against, strict=True) if not why)
         if not records:
-            return Cell(missing=NOT_RUN if dataset in self.found else NO_DATA)
+            return ResultCell(missing=NOT_RUN if dataset in self.found else NO_DATA)
         if not counted:
-            return Cell(missing="; ".join(dict.fromkeys(against)))
+            return ResultCell(missing="; ".join(dict.fromkeys(against)))
         mean, error = mean_and_error([record.metrics[metric] for record in counted])
-        return Cell(mean, error, records=counted)
+        return ResultCell(mean, error, records=counted)
 
-    def paired(self, dataset: str, methods: Iterable[str], metric: str) -> dict[str, Cell]:
+    def paired(self, dataset: str, methods: Iterable[str], metric: str) -> dict[str, ResultCell]:
         """Cells to compare with each other: means over the splits that all of them have."""
         cells = {method: self.cell(dataset, method, metric) for method in methods}
         splits = [{r.job.split for r in cell.records} for cell in cells.values() if cell.records]
@@ -75,11 +75,11 @@ class Grid:
 
     def beside_original(
         self, dataset: str, method: str, metric: str, column: str | None = None
-    ) -> Cell:
+    ) -> ResultCell:
         """The cell with the paper's figure, where the paper has one; `column` is its method."""
         ours = self.cell(dataset, method, metric)
         paper = published.figures(self.task, metric).get(dataset, {}).get(column or method)
-        return Cell(ours.value, ours.error, paper, missing=ours.missing, records=ours.records)
+        return ResultCell(ours.value, ours.error, paper, missing=ours.missing, records=ours.records)
 
     def left_out(self, dataset: str, method: str, metric: str) -> list[str]:
         """Splits that do not count, and why, of a cell that has others that do."""
@@ -106,7 +106,7 @@ class Grid:
         return ""
 
 
-def collect(records: Iterable[Record], experiment: str, full_steps: int = FULL_STEPS) -> Grid:
+def build_grid(records: Iterable[Record], experiment: str, full_steps: int = FULL_STEPS) -> Grid:
     """The grid of an experiment, of records of any; of two records of one job the later counts."""
     if experiment not in METRICS:
         raise ConfigurationError(
@@ -120,15 +120,15 @@ def collect(records: Iterable[Record], experiment: str, full_steps: int = FULL_S
     return Grid(experiment, grid, full_steps)
 
 
-def _over(cell: Cell, splits: set[int], metric: str) -> Cell:
+def _over(cell: ResultCell, splits: set[int], metric: str) -> ResultCell:
     """The cell over these splits alone."""
     kept = tuple(record for record in cell.records if record.job.split in splits)
     if cell.value is None or len(kept) == len(cell.records):
         return cell
     if not kept:
-        return Cell(missing="no split in common")
+        return ResultCell(missing="no split in common")
     mean, error = mean_and_error([record.metrics[metric] for record in kept])
-    return Cell(mean, error, records=kept)
+    return ResultCell(mean, error, records=kept)
 
 
 def mean_and_error(values: list[float]) -> tuple[float, float | None]:

@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from orthogp.apps.paper.tables.model import Row, Table
+from orthogp.apps.paper.tables.model import ResultTable, Row
 from orthogp.apps.paper.tables.text import MISSING, lines, two_lines
 
 SPECIAL = {
@@ -18,7 +18,7 @@ SPECIAL = {
 WIDE, TALL = 8, 55
 
 
-def to_latex(table: Table) -> str:
+def to_latex(table: ResultTable) -> str:
     """A `table` environment, our best figure of each row bold, the notes under it."""
     columns = len(table.columns)
     body = "\\addlinespace[2pt]\n".join(_row(row) for row in table.rows)

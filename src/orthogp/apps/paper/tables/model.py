@@ -29,7 +29,7 @@ METRICS = {"regression": (LOG_LIKELIHOOD, RMSE), "classification": (LOG_LIKELIHO
 
 
 @dataclass(frozen=True)
-class Cell:
+class ResultCell:
     """A figure of ours beside the paper's.
 
     `value` is None where no record counts, and `missing` then says why; both are empty where only
@@ -57,7 +57,7 @@ class Row:
     """One cell a column of the table; `higher_is_better` is None where neither end is."""
 
     name: str
-    cells: tuple[Cell, ...]
+    cells: tuple[ResultCell, ...]
     digits: int
     higher_is_better: bool | None
 
@@ -72,7 +72,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """`name` is fit for a file; `heading` stands over the rows' names, `columns` are methods.
 
     `kind` is what the rows are: "appendix" and "coverage" have one a data set; "summary" has mean,

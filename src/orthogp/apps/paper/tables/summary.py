@@ -9,7 +9,7 @@ import numpy as np
 from orthogp.apps.paper import published
 from orthogp.apps.paper.tables.appendix import remarks
 from orthogp.apps.paper.tables.grid import Grid
-from orthogp.apps.paper.tables.model import Cell, Kind, Metric, Row, Table, table_name
+from orthogp.apps.paper.tables.model import Kind, Metric, ResultCell, ResultTable, Row, table_name
 
 # Data sets whose targets may not be the paper's: in no mean beside the paper's.
 NOT_COMPARABLE = ("houseelectric",)
@@ -27,7 +27,7 @@ class Statistics:
     rank_error: float | None
 
 
-def summary(grid: Grid, metric: Metric) -> Table:
+def summary(grid: Grid, metric: Metric) -> ResultTable:
     """The paper's methods, on the paper's data sets where each of them has a figure that counts.
 
     Beside ours, the same statistics of the paper's own figures on the same data sets.
@@ -41,7 +41,7 @@ def summary(grid: Grid, metric: Metric) -> Table:
     return _table("summary", grid, metric, title, cells, datasets)
 
 
-def summary_with_own(grid: Grid, metric: Metric) -> Table | None:
+def summary_with_own(grid: Grid, metric: Metric) -> ResultTable | None:
     """The same with our own columns ranked among the paper's; None where there are none."""
     if not grid.own_methods:
         return None
@@ -95,16 +95,20 @@ def _ours(
     return {m: [value for value in found if value is not None] for m, found in values.items()}
 
 
-def _cells(ours: Statistics | None, paper: Statistics | None, missing: str) -> list[Cell]:
+def _cells(ours: Statistics | None, paper: Statistics | None, missing: str) -> list[ResultCell]:
     """Mean, median and average rank."""
     if ours is None:
-        return [Cell(missing=missing)] * 3
+        return [ResultCell(missing=missing)] * 3
     if paper is None:
-        return [Cell(ours.mean), Cell(ours.median), Cell(ours.rank, ours.rank_error)]
+        return [
+            ResultCell(ours.mean),
+            ResultCell(ours.median),
+            ResultCell(ours.rank, ours.rank_error),
+        ]
     return [
-        Cell(ours.mean, original=paper.mean),
-        Cell(ours.median, original=paper.median),
-        Cell(ours.rank, ours.rank_error, paper.rank, paper.rank_error),
+        ResultCell(ours.mean, original=paper.mean),
+        ResultCell(ours.median, original=paper.median),
+        ResultCell(ours.rank, ours.rank_error, paper.rank, paper.rank_error),
     ]
 
 
@@ -113,16 +117,16 @@ def _table(
     grid: Grid,
     metric: Metric,
     title: str,
-    cells: dict[str, list[Cell]],
+    cells: dict[str, list[ResultCell]],
     datasets: list[str],
-) -> Table:
+) -> ResultTable:
     mean, median, rank = zip(*cells.values(), strict=True)
     notes = [f"over {len(datasets)} data sets: {', '.join(datasets)}"] if datasets else [NO_SETS]
     missing = [m for m, column in cells.items() if column[0].missing == NOT_EVERYWHERE]
     if missing:
         notes.append(f"{', '.join(missing)}: {NOT_EVERYWHERE}")
     left_out = [name for name in NOT_COMPARABLE if name in grid.found]
-    return Table(
+    return ResultTable(
         name=table_name(grid.task, kind, metric),
         kind=kind,
         metric=metric.key,

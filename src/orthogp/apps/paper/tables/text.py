@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from orthogp.apps.paper.tables.claims import Claim
-from orthogp.apps.paper.tables.model import Cell, Row, Table
+from orthogp.apps.paper.tables.model import ResultCell, ResultTable, Row
 
 if TYPE_CHECKING:
     import rich.console
@@ -42,7 +42,7 @@ def two_lines(method: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z0-9])", "\n", method, count=1)
 
 
-def print_table(table: Table, console: "rich.console.Console") -> None:
+def print_table(table: ResultTable, console: "rich.console.Console") -> None:
     """To the console, columns in as many blocks as its width asks for, the notes below."""
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -65,7 +65,7 @@ def print_table(table: Table, console: "rich.console.Console") -> None:
         console.print(f"· {note}", markup=False, highlight=False)
 
 
-def _blocks(table: Table, width: int) -> list[list[int]]:
+def _blocks(table: ResultTable, width: int) -> list[list[int]]:
     """The places of the columns, in groups that fit side by side after the rows' names."""
     texts = [line for row in table.rows for line in lines(row)]
     first = max(len(table.heading), *(len(name) + 2 for name, _ in texts)) + 4
@@ -91,7 +91,7 @@ def print_claims(claims: Sequence[Claim], console: "rich.console.Console") -> No
     console.print(table)
 
 
-def to_csv(table: Table) -> str:
+def to_csv(table: ResultTable) -> str:
     """One line a cell, figures in full."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -102,7 +102,7 @@ def to_csv(table: Table) -> str:
     return out.getvalue()
 
 
-def _csv_cell(cell: Cell) -> tuple[object, ...]:
+def _csv_cell(cell: ResultCell) -> tuple[object, ...]:
     splits = len(cell.records) or None
     return (
         cell.value, cell.error, splits, cell.original, cell.original_error, cell.difference,
