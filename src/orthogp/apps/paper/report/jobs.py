@@ -8,7 +8,7 @@ from orthogp.apps.paper.records import Record
 from orthogp.apps.paper.report.order import by_dataset, by_experiment
 from orthogp.apps.paper.tables import Table as Figures
 from orthogp.plotting.pages import Cell, Page, Table
-from orthogp.plotting.pages.numbers import number
+from orthogp.plotting.pages.tables import number
 
 COLUMNS = ["method", "split", "status", "steps", "seconds", "recoveries", "commit", "machine"]
 
