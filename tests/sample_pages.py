@@ -30,8 +30,8 @@ def example() -> Page:
     slow, fast = Series("slow", curve(50), "#0072B2"), Series("fast", curve(50, 2.0), "#000", True)
     top = Level("top", 3000.0, "#808080")
     page.charts(
-        Chart("Linear", "step", "y", [slow, fast], [top]),
-        Chart("Logarithmic", "step", "y", [slow, fast], [top], x_axis="log", y_axis="log"),
+        Chart("Whole", "step", "y", [slow, fast], [top]),
+        Chart("Settled", "step", "y", [slow], skip=50.0),
     )
     with page.details("Folded", "folded"):
         page.text("inside")

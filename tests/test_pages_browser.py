@@ -1,7 +1,5 @@
 """Pages in a browser: they answer, they fit, they print, and they fetch nothing."""
 
-import re
-
 import pytest
 
 from browser import PHONE, launched, visit
@@ -56,65 +54,6 @@ def test_a_cell_tells_more_on_hover_and_by_keyboard(browser, path):
         assert view.tip == ""
 
 
-def test_a_chart_tells_the_nearest_point_of_each_series(browser, path):
-    with visit(browser, path) as view:
-        chart = view.page.locator("figure.chart > svg").first
-        view.hover(chart)
-        told = view.tip.split("\n")
-        step = int(told[0].removeprefix("step "))
-        assert abs(step - 25) <= 2
-        words = " ".join(told[1:]).replace("\u202f", "").split()
-        assert words == ["top", "3000", "fast", f"{step**2}", "slow", f"{step}"]
-        assert view.page.locator(".crosshair circle").count() == 2
-        chart.focus()
-        view.page.keyboard.press("ArrowRight")
-        assert view.tip.startswith("step 1\n")
-        view.page.keyboard.press("ArrowRight")
-        assert view.tip.startswith("step 2\n")
-        view.page.hover("h1")
-        chart.blur()
-        assert view.tip == ""
-        assert view.page.locator(".crosshair circle").count() == 0
-
-
-def test_a_finger_reads_a_chart_too(browser, path):
-    with visit(browser, path, **PHONE) as view:
-        chart = view.page.locator("figure.chart > svg").nth(1)
-        view.hover(view.page.locator("figure.chart figcaption").nth(1))
-        chart.tap()
-        assert "fast" in view.tip
-        view.page.locator("figure.chart figcaption").nth(1).tap()
-        assert view.tip == ""
-
-
-def test_the_legend_switches_series_and_the_rest_spread_out(browser, path):
-    with visit(browser, path) as view:
-        spread = (["0", "10", "20", "30", "40", "50"], ["1", "2", "5", "10", "20", "50"])
-        for i, labels in enumerate(spread):
-            figure = view.page.locator("figure.chart").nth(i)
-            before, ticks = drawn(figure)
-            fast = figure.get_by_role("button", name="fast")
-            fast.click()
-            assert fast.get_attribute("aria-pressed") == "false"
-            visible = [series.is_visible() for series in figure.locator(".series").all()]
-            assert visible == [True, False]
-            figure.get_by_role("button", name="top").click()
-            assert drawn(figure)[1] == labels
-            fast.click()
-            figure.get_by_role("button", name="top").click()
-            # The script draws what Python drew, but for a coordinate rounded the other way.
-            assert drawn(figure) == (pytest.approx(before, abs=0.101), ticks)
-
-
-def drawn(figure):
-    """The coordinates and the labels of what depends on the y axis."""
-    paths = figure.locator(".y-ticks path, .lines path").evaluate_all(
-        "nodes => nodes.map((node) => node.getAttribute('d'))"
-    )
-    numbers = [float(text) for d in paths for text in re.findall(r"[-\d.]+", d)]
-    return numbers, figure.locator(".y-ticks text").all_text_contents()
-
-
 def test_a_page_reads_and_prints_without_its_script(browser, path):
     with visit(browser, path, java_script_enabled=False) as view:
         assert view.page.locator("figure.chart .series path").first.is_visible()
@@ -149,19 +88,41 @@ def test_a_phone_scrolls_tables_but_not_the_page(browser, path):
 
 
 def test_dark_and_light_are_different(browser, path):
-    colour = "getComputedStyle(document.body).backgroundColor"
-    seen = set()
-    for scheme in ("light", "dark"):
-        with visit(browser, path, color_scheme=scheme) as view:
-            seen.add(view.page.evaluate(colour))
-    assert len(seen) == 2
+    light, dark = (colours(browser, path, scheme) for scheme in ("light", "dark"))
+    assert all(one != other for one, other in zip(light, dark, strict=True))
+
+
+def colours(browser, path, scheme):
+    """Of the page, of a chart's words and of its lines."""
+    with visit(browser, path, color_scheme=scheme) as view:
+        return [
+            view.page.locator(node).first.evaluate(f"node => getComputedStyle(node).{name}")
+            for node, name in (
+                ("body", "backgroundColor"),
+                ("figure.chart text", "fill"),
+                ("figure.chart .series path", "stroke"),
+            )
+        ]
+
+
+def test_charts_take_the_width_of_the_page(browser, path):
+    for width in (375, 700):
+        with visit(browser, path, viewport={"width": width, "height": 740}) as view:
+            chart, main = (
+                view.page.locator(node).first.bounding_box() for node in (".chart > svg", ".charts")
+            )
+            columns = 1 if width < 640 else 2
+            assert chart["width"] > 0.9 * main["width"] / columns
+            assert 0.5 < chart["height"] / chart["width"] < 0.8
 
 
 @pytest.mark.parametrize("text", NASTY)
 def test_markup_in_data_does_nothing_in_a_browser(browser, tmp_path, text):
     page = nasty(text).write(tmp_path / "nasty.html")
     with visit(browser, page) as view:
-        view.hover(view.page.locator("figure.chart > svg"))
-        assert text in view.tip
+        view.hover(view.page.locator("tbody th"))
+        assert view.tip == text
+        assert view.texts("figure.chart .legend li") == [text, text]
+        assert view.page.locator("figure.chart text", has_text=text).count() == 2
         assert view.page.locator("main img").count() == 1
         assert view.page.locator("td").first.inner_text() == text

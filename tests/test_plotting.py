@@ -259,7 +259,7 @@ def test_wrong_columns_and_rows_are_refused(curve):
 
 
 def test_matplotlib_waits_for_the_first_picture():
-    code = "import sys, orthogp.plotting; print('matplotlib' in sys.modules)"
+    code = "import sys, orthogp.plotting.pages; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -95,7 +95,7 @@ class Reader(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         self.inside = tag
-        self.scripts += tag == "script" and ("type", "application/json") not in attrs
+        self.scripts += tag == "script"
 
     def handle_endtag(self, tag):
         self.inside = ""

@@ -7,8 +7,7 @@ from pathlib import Path
 from orthogp.apps.tabular.measures import Row
 from orthogp.apps.tabular.report import FIGURES, FitReport
 from orthogp.plotting.pages import Cell, Chart, Page, Series, Table
-from orthogp.plotting.pages.numbers import number
-from orthogp.plotting.pages.tables import Content
+from orthogp.plotting.pages.tables import Content, number
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#808080"
 

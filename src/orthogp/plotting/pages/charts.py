@@ -1,22 +1,54 @@
-"""Line charts as SVG that needs no script; `page.js` adds the crosshair and the legend's switches.
+"""Line charts: Matplotlib draws them, as SVG within the page and in the colours of its style."""
 
-The script draws again with the same rules when a series is switched off.
-"""
-
+import io
 import math
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orthogp.plotting.pages.axes import PADDING, Axis, Kind, axis
-from orthogp.plotting.pages.markup import Markup, element, joined, json_script
-from orthogp.plotting.pages.numbers import number
+from orthogp.plotting.pages.markup import Markup, element, joined
 
-WIDTH, HEIGHT = 640, 400
-LEFT, TOP, RIGHT, BOTTOM = 76, 34, 606, 346
-MOST_POINTS = 400
+WIDTH, HEIGHT = 440, 290
 # A line of so few points shows each of them.
 FEW_POINTS = 12
+
+# Matplotlib knows nothing of a style sheet's variables: it draws with what stands on the left, and
+# what stands on the right takes its place, so that a chart is dark or light as its page is.
+FONT, INK, QUIET, FAINT, SHADE = "DejaVu Sans", "#010101", "#020202", "#030303", "#040404"
+REPLACED = {
+    f"'{FONT}'": "system-ui",
+    INK: "var(--ink)",
+    QUIET: "var(--quiet)",
+    FAINT: "var(--faint)",
+    SHADE: "var(--shade)",
+}
+STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "font.sans-serif": [FONT, "sans-serif"],
+    "font.size": 13,
+    "axes.labelsize": 13,
+    "axes.labelcolor": INK,
+    "axes.facecolor": "none",
+    "axes.edgecolor": QUIET,
+    "axes.spines.left": False,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.xmargin": 0.02,
+    "grid.color": FAINT,
+    "xtick.color": QUIET,
+    "ytick.color": QUIET,
+    "xtick.labelsize": 12,
+    "ytick.labelsize": 12,
+    "ytick.major.size": 0,
+    "lines.linewidth": 1.75,
+    "lines.markersize": 5.5,
+}
+# What Matplotlib would say of the file: a chart is part of another.
+METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 Point = tuple[float, float]
 
@@ -31,6 +63,9 @@ class Series:
     dashed: bool = False
 
 
+Line = tuple[Series, list[Point]]
+
+
 @dataclass(frozen=True)
 class Level:
     """A horizontal line from side to side."""
@@ -42,8 +77,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Chart:
-    """Points that are not finite, or not positive on a logarithmic axis, are left out; of a long
-    series every so-maniest point is drawn.
+    """Points that are not finite are left out.
 
     The y axis holds the whole of each series but its first `skip` points in a hundred: a curve's
     first moments would squash the rest.
@@ -54,150 +88,83 @@ class Chart:
     y_label: str
     series: Sequence[Series]
     levels: Sequence[Level] = ()
-    x_axis: Kind = "linear"
-    y_axis: Kind = "linear"
     skip: float = 0.0
-
-
-@dataclass(frozen=True)
-class _Line:
-    """A series as it is drawn; `span` is what of y the axis must hold."""
-
-    series: Series
-    points: list[Point]
-    span: tuple[float, float]
 
 
 def chart_markup(chart: Chart, identity: str) -> Markup:
     """A figure whose caption is the title; `identity` must differ from chart to chart."""
     caption = element("figcaption", chart.title)
-    lines = [line for series in chart.series if (line := _line(chart, series))]
-    levels = [level for level in chart.levels if _drawable(level.y, chart.y_axis)]
+    lines = [(series, points) for series in chart.series if (points := _finite(series.points))]
+    levels = [level for level in chart.levels if math.isfinite(level.y)]
     if not lines:
         nothing = element("p", "Nothing to draw: no finite points.", class_="nothing")
         return element("figure", caption, nothing, class_="chart")
-    every_x = (x for line in lines for x, _ in line.points)
-    x = axis(every_x, float(LEFT), float(RIGHT), chart.x_axis, 0.0)
-    ends = [y for line in lines for y in line.span] + [level.y for level in levels]
-    y = axis(ends, float(BOTTOM), float(TOP), chart.y_axis, PADDING)
-    legend = [_legend(line.series.name, line.series.colour, line.series.dashed) for line in lines]
-    legend += [_legend(level.name, level.colour, True) for level in levels]
-    return element(
-        "figure",
-        caption,
-        element("ul", *legend, class_="legend"),
-        _svg(chart, lines, levels, x, y, identity),
-        json_script(_data(chart, lines, levels, x), class_="data"),
-        class_="chart",
-    )
-
-
-def _line(chart: Chart, series: Series) -> _Line | None:
-    points = [
-        (x, y)
-        for x, y in series.points
-        if _drawable(x, chart.x_axis) and _drawable(y, chart.y_axis)
-    ]
-    if not points:
-        return None
-    settled = [y for _, y in points[int(len(points) * chart.skip / 100) :]]
-    return _Line(series, _thinned(points), (min(settled), max(settled)))
-
-
-def _drawable(value: float, kind: Kind) -> bool:
-    return math.isfinite(value) and (kind == "linear" or value > 0)
-
-
-def _thinned(points: list[Point]) -> list[Point]:
-    stride = math.ceil(len(points) / MOST_POINTS)
-    kept = points[::stride]
-    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
-
-
-def _svg(
-    chart: Chart, lines: list[_Line], levels: list[Level], x: Axis, y: Axis, identity: str
-) -> Markup:
-    clip = element(
-        "clipPath",
-        element("rect", x=LEFT, y=TOP - 4, width=RIGHT - LEFT + 8, height=BOTTOM - TOP + 8),
-        id=f"{identity}-area",
-    )
-    drawn = [_level(level, y) for level in levels] + [_curve(line, x, y) for line in lines]
-    names = ", ".join(line.series.name for line in lines)
-    return element(
+    names = ", ".join(series.name for series, _ in lines)
+    svg = element(
         "svg",
-        clip,
-        element("g", *_y_ticks(y), class_="y-ticks"),
-        element("g", *_x_ticks(x), class_="x-ticks"),
-        element("path", d=f"M{LEFT} {BOTTOM}H{RIGHT}", class_="base"),
-        element("text", chart.y_label, x=4, y=16, class_="label"),
-        element("text", chart.x_label, x=RIGHT, y=HEIGHT - 6, class_="label", text_anchor="end"),
-        element("g", *drawn, clip_path=f"url(#{identity}-area)", class_="lines"),
+        _draw(chart, lines, levels, identity),
         viewBox=f"0 0 {WIDTH} {HEIGHT}",
         role="img",
         aria_label=f"{chart.title}: {chart.y_label} against {chart.x_label}, of {names}",
     )
+    legend = [_legend(series.name, series.colour, series.dashed) for series, _ in lines]
+    legend += [_legend(level.name, level.colour, True) for level in levels]
+    return element("figure", caption, element("ul", *legend, class_="legend"), svg, class_="chart")
 
 
-def _y_ticks(y: Axis) -> Iterable[Markup]:
-    for tick in y.ticks():
-        place = _place(y.place(tick))
-        yield element("path", d=f"M{LEFT} {place}H{RIGHT}")
-        yield element("text", number(tick), x=LEFT - 8, y=place, dy="0.35em", text_anchor="end")
+def _finite(points: Sequence[Point]) -> list[Point]:
+    return [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
 
 
-def _x_ticks(x: Axis) -> Iterable[Markup]:
-    for tick in x.ticks():
-        place = _place(x.place(tick))
-        yield element("path", d=f"M{place} {BOTTOM}v5")
-        yield element("text", number(tick), x=place, y=BOTTOM + 22, text_anchor="middle")
+def _draw(chart: Chart, lines: Sequence[Line], levels: Sequence[Level], identity: str) -> Markup:
+    """What the chart's svg element holds: the same for the same chart, whatever the settings of
+    the user's Matplotlib."""
+    from matplotlib import style
+    from matplotlib.figure import Figure
+
+    content = io.StringIO()
+    with style.context(["default", STYLE, {"svg.hashsalt": identity}]):
+        figure = Figure((WIDTH / 72, HEIGHT / 72), layout="constrained", frameon=False)
+        ax = figure.add_subplot()
+        ax.locator_params(nbins=6)
+        for level in levels:
+            ax.axhline(level.y, ls="--", color=SHADE, gid=f"level {level.colour}")
+        for series, points in lines:
+            ax.plot(
+                *zip(*points, strict=True), ls="--" if series.dashed else "-",
+                marker="o" if len(points) <= FEW_POINTS else "", color=SHADE,
+                gid=f"series {series.colour}",
+            )  # fmt: skip
+        ax.dataLim.intervaly = _y_range(chart, lines, levels)
+        ax.autoscale_view()
+        # A dollar in a label is no mathematics.
+        ax.set_xlabel(chart.x_label, parse_math=False)
+        ax.set_ylabel(chart.y_label, parse_math=False)
+        figure.savefig(content, format="svg", metadata=METADATA)
+    return _part_of_page(content.getvalue())
 
 
-def _level(level: Level, y: Axis) -> Markup:
-    path = element("path", d=f"M{LEFT} {_place(y.place(level.y))}H{RIGHT}", class_="dashed")
-    return element("g", path, style=f"--colour:{level.colour}", class_="level")
+def _y_range(chart: Chart, lines: Sequence[Line], levels: Sequence[Level]) -> Point:
+    """The lowest and the highest y that must be seen."""
+    values = [level.y for level in levels]
+    for _, points in lines:
+        values += [y for _, y in points[int(len(points) * chart.skip / 100) :]]
+    return min(values), max(values)
 
 
-def _curve(line: _Line, x: Axis, y: Axis) -> Markup:
-    places = [(_place(x.place(u)), _place(y.place(v))) for u, v in line.points]
-    path = element(
-        "path",
-        d="M" + "L".join(f"{u} {v}" for u, v in places),
-        class_="dashed" if line.series.dashed else None,
-    )
-    few = places if len(places) <= FEW_POINTS else []
-    dots = [element("circle", cx=u, cy=v, r=3.5) for u, v in few]
-    return element("g", path, *dots, style=f"--colour:{line.series.colour}", class_="series")
+def _part_of_page(svg: str) -> Markup:
+    """The inside of an SVG file, with nothing that would reach the rest of the page."""
+    svg = svg[svg.index(">", svg.index("<svg")) + 1 : svg.rindex("</svg>")]
+    svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="(series|level) ([^"]*)"', r'<g class="\1" style="--colour:\2"', svg)
+    # Groups are numbered alike in every chart; ids of markers and clips depend on the salt.
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    for drawn, shown in REPLACED.items():
+        svg = svg.replace(drawn, shown)
+    return Markup(svg)
 
 
 def _legend(name: str, colour: str, dashed: bool) -> Markup:
     stroke = element("path", d="M0 5H22", class_="dashed" if dashed else None)
     swatch = element("svg", stroke, viewBox="0 0 22 10", class_="swatch", aria_hidden="true")
     return element("li", joined(swatch, name), style=f"--colour:{colour}")
-
-
-def _data(chart: Chart, lines: list[_Line], levels: list[Level], x: Axis) -> dict[str, Any]:
-    """What the script needs to find the nearest points and to draw the y axis again."""
-    series = [
-        {
-            "name": line.series.name,
-            "x": [point[0] for point in line.points],
-            "y": [point[1] for point in line.points],
-            "span": line.span,
-        }
-        for line in lines
-    ]
-    return {
-        "xLabel": chart.x_label,
-        "x": {"low": x.low, "high": x.high, "log": x.kind == "log"},
-        "yLog": chart.y_axis == "log",
-        "area": [LEFT, TOP, RIGHT, BOTTOM],
-        "padding": PADDING,
-        "series": series,
-        "levels": [{"name": level.name, "y": level.y} for level in levels],
-    }
-
-
-def _place(value: float) -> str:
-    """A coordinate to a tenth of a unit; far outside what is drawn it is cut off."""
-    return f"{min(max(value, -1e4), 1e4):.1f}".removesuffix(".0")

@@ -1,8 +1,6 @@
 """HTML out of text: whatever is not `Markup` is escaped."""
 
 import html
-import json
-from typing import Any
 
 
 class Markup(str):
@@ -33,15 +31,6 @@ def element(name: str, /, *children: str, **attributes: Attribute) -> Markup:
     if name in VOID:
         return Markup(f"<{name}{written}>")
     return Markup(f"<{name}{written}>{joined(*children)}</{name}>")
-
-
-def json_script(content: Any, **attributes: Attribute) -> Markup:
-    """Data for a script of the page. No `<` is left in it, so it can neither end nor comment out
-    the element that holds it; numbers must be finite."""
-    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return element("script", Markup(text), type="application/json", **attributes)
 
 
 def _attribute(name: str, value: Attribute) -> str:

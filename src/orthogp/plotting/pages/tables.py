@@ -8,7 +8,6 @@ from typing import Literal
 
 from orthogp.errors import DataError
 from orthogp.plotting.pages.markup import Markup, element, escaped, joined
-from orthogp.plotting.pages.numbers import number
 
 Tone = Literal["", "best", "good", "bad", "missing"]
 
@@ -36,6 +35,8 @@ class Cell:
 MISSING = Cell("–", tone="missing")
 # A text of more characters is given room to wrap in: some lines of so many at most.
 LONG, LINES, LINE = 60, 3.2, 44
+# Narrow and not breaking: 20 000 stays on one line.
+THOUSANDS = "\u202f"
 Content = Cell | str | float | int | None
 
 
@@ -55,6 +56,22 @@ class Table:
                     f"a row has {len(row)} cells and the table {len(self.columns)} columns; "
                     "give None for a missing cell"
                 )
+
+
+def number(value: float, digits: int = 6) -> str:
+    """At most so many significant digits, a true minus, thousands apart."""
+    if not math.isfinite(value):
+        return "–"
+    if value and not 1e-4 <= abs(value) < 1e9:
+        mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
+        if "." in mantissa:
+            mantissa = mantissa.rstrip("0").rstrip(".")
+        return f"{mantissa}e{int(exponent)}".replace("-", "−")
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value)))) if value else 0
+    text = f"{value:,.{decimals}f}"
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return text.replace(",", THOUSANDS).replace("-", "−")
 
 
 def as_cell(content: Content) -> Cell:

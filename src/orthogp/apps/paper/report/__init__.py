@@ -27,10 +27,7 @@ from orthogp.plotting.pages.tables import Content, Tone
 
 TITLE = "The paper’s experiments"
 LEAD = "Orthogonally decoupled variational Gaussian processes: our figures beside the paper’s."
-CURVES_NOTE = (
-    "Curves are of the first split. Their first moments may leave the picture. Switch a series off "
-    "in the legend and the rest spread out."
-)
+CURVES_NOTE = "Curves are of the first split. Their first moments may leave the picture."
 JOBS = (
     "Unfold a data set for what its jobs ran with, and on what machine. On paper they are left out."
 )

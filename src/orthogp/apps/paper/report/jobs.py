@@ -10,7 +10,7 @@ from orthogp.apps.paper.experiments import EXPERIMENTS, OPTIMUM, OWN_METHODS
 from orthogp.apps.paper.records import Record
 from orthogp.apps.paper.tables import ResultTable
 from orthogp.plotting.pages import Cell, Page, Table
-from orthogp.plotting.pages.numbers import number
+from orthogp.plotting.pages.tables import number
 
 COLUMNS = ["method", "split", "status", "steps", "seconds", "recoveries", "commit", "machine"]
 # The paper's own methods and data sets come first.
