@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-TESTS = Path(__file__).parent
+SUPPORT = Path(__file__).parent
 
 
 def torchrun(*arguments: object, processes: int = 2, restarts: int = 0):
@@ -14,7 +14,7 @@ def torchrun(*arguments: object, processes: int = 2, restarts: int = 0):
              "--rdzv-endpoint=localhost:0", f"--nproc-per-node={processes}",
              f"--max-restarts={restarts}"]  # fmt: skip
     environment = os.environ | {
-        "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(TESTS)
+        "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(SUPPORT)
     }  # fmt: skip
     return subprocess.run(
         [*start, *map(str, arguments)], env=environment, capture_output=True, text=True, timeout=300
