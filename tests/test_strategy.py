@@ -29,6 +29,7 @@ from problems import default_sum, make_model, problem, reference_terms, to_numpy
 from strategies import (
     JITTER,
     NOISE,
+    TOY_NOISE,
     Model,
     bound,
     gaussian,
@@ -36,9 +37,8 @@ from strategies import (
     orthogonal,
     randomise,
     seeded,
+    toy,
 )
-from test_peer_gpytorch import NOISE as TOY_NOISE
-from test_peer_gpytorch import toy
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:TypedStorage"),

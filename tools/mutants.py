@@ -43,10 +43,10 @@ MUTANTS: tuple[Mutant, ...] = (
         find="p.factor.omega, q.v - p.u, q.S,",
         replace="p.factor.omega, q.v, q.S,",
         tests=(
-            "tests/test_bases.py::test_marginals_covariance_and_kl_match_the_reference",
-            "tests/test_bases.py::test_kl_is_that_of_the_predicted_gaussian",
-            "tests/test_optimum.py::test_every_decoupled_basis_is_stationary_at_the_closed_form",
-            "tests/test_natural.py::test_eq_15_natural_step_is_fisher_preconditioned",
+            "tests/posterior/test_bases.py::test_marginals_covariance_and_kl_match_the_reference",
+            "tests/posterior/test_bases.py::test_kl_is_that_of_the_predicted_gaussian",
+            "tests/posterior/test_optimum.py::test_every_decoupled_basis_is_stationary_at_the_closed_form",
+            "tests/posterior/test_natural.py::test_eq_15_natural_step_is_fisher_preconditioned",
         ),
     ),
     Mutant(
@@ -55,9 +55,9 @@ MUTANTS: tuple[Mutant, ...] = (
         find="(q.v - p.u) @ factor.R",
         replace="q.v @ factor.R",
         tests=(
-            "tests/test_bases.py::test_residual_vanishes_on_beta",
-            "tests/test_equations.py::test_eq_12_orthogonal",
-            "tests/test_equations.py::test_appendix_d_primal_construction",
+            "tests/posterior/test_bases.py::test_residual_vanishes_on_beta",
+            "tests/whole/test_equations.py::test_eq_12_orthogonal",
+            "tests/whole/test_equations.py::test_appendix_d_primal_construction",
         ),
     ),
     Mutant(
@@ -66,9 +66,9 @@ MUTANTS: tuple[Mutant, ...] = (
         find="p.factor.omega, q.v - p.u, q.S,",
         replace="p.factor.omega, q.v - p.u + (q.S @ p.u.unsqueeze(-1)).squeeze(-1), q.S,",
         tests=(
-            "tests/test_bases.py::test_marginals_covariance_and_kl_match_the_reference",
-            "tests/test_bases.py::test_kl_is_that_of_the_predicted_gaussian",
-            "tests/test_optimum.py::test_every_decoupled_basis_is_stationary_at_the_closed_form",
+            "tests/posterior/test_bases.py::test_marginals_covariance_and_kl_match_the_reference",
+            "tests/posterior/test_bases.py::test_kl_is_that_of_the_predicted_gaussian",
+            "tests/posterior/test_optimum.py::test_every_decoupled_basis_is_stationary_at_the_closed_form",
         ),
     ),
     Mutant(
@@ -81,9 +81,9 @@ MUTANTS: tuple[Mutant, ...] = (
             "        energy = energy + (u.mT @ q.S @ u).flatten()"
         ),
         tests=(
-            "tests/test_bases.py::test_kl_is_that_of_the_predicted_gaussian",
-            "tests/test_bases.py::test_kl_with_jitter_is_that_of_a_prior_with_noise_on_beta",
-            "tests/test_optimum.py::test_every_decoupled_basis_is_stationary_at_the_closed_form",
+            "tests/posterior/test_bases.py::test_kl_is_that_of_the_predicted_gaussian",
+            "tests/posterior/test_bases.py::test_kl_with_jitter_is_that_of_a_prior_with_noise_on_beta",
+            "tests/posterior/test_optimum.py::test_every_decoupled_basis_is_stationary_at_the_closed_form",
         ),
     ),
     Mutant(
@@ -92,8 +92,8 @@ MUTANTS: tuple[Mutant, ...] = (
         find="energy = self._residual_energy(covariance, projection)",
         replace="energy = 0.0 * self._residual_energy(covariance, projection)",
         tests=(
-            "tests/test_bases.py::test_kl_is_that_of_the_predicted_gaussian",
-            "tests/test_bound.py::test_interpolating_the_targets_is_paid_for_in_the_kl",
+            "tests/posterior/test_bases.py::test_kl_is_that_of_the_predicted_gaussian",
+            "tests/model/test_bound.py::test_interpolating_the_targets_is_paid_for_in_the_kl",
         ),
     ),
     Mutant(
@@ -101,14 +101,18 @@ MUTANTS: tuple[Mutant, ...] = (
         file="orthogp/posterior/gaussian.py",
         find="        if guarded:\n",
         replace="        if False:\n",
-        tests=("tests/test_natural.py::test_the_guard_keeps_the_precision_positive_definite",),
+        tests=(
+            "tests/posterior/test_natural.py::test_the_guard_keeps_the_precision_positive_definite",
+        ),
     ),
     Mutant(
         name="guard that only asks for a positive definite result",
         file="orthogp/posterior/natural.py",
         find="SMALLEST_SHARE = 0.1",
         replace="SMALLEST_SHARE = 0.0",
-        tests=("tests/test_natural.py::test_safe_step_size_keeps_a_share_of_the_precision",),
+        tests=(
+            "tests/posterior/test_natural.py::test_safe_step_size_keeps_a_share_of_the_precision",
+        ),
     ),
     Mutant(
         name="raw columns sampled",
@@ -121,14 +125,16 @@ MUTANTS: tuple[Mutant, ...] = (
             "        ).double()\n"
             "        return scale * raw.sum(-1) - p.u.square().sum(-1)"
         ),
-        tests=("tests/test_optimum.py::test_sampled_kl_varies_as_the_projected_terms_do",),
+        tests=(
+            "tests/posterior/test_optimum.py::test_sampled_kl_varies_as_the_projected_terms_do",
+        ),
     ),
     Mutant(
         name="sampled columns not scaled",
         file="orthogp/posterior/base.py",
         find="return scale * sampled.sum(-1)",
         replace="return sampled.sum(-1)",
-        tests=("tests/test_bases.py::test_sampled_kl_is_unbiased",),
+        tests=("tests/posterior/test_bases.py::test_sampled_kl_is_unbiased",),
     ),
     Mutant(
         name="float32 factorisation",
@@ -143,8 +149,8 @@ MUTANTS: tuple[Mutant, ...] = (
         find='        scale = state["scale"]\n',
         replace='        scale = torch.ones_like(state["scale"])\n',
         tests=(
-            "tests/test_residual.py::test_scaled_adam_is_adam_on_the_scaled_coefficients",
-            "tests/test_residual.py::test_refreshing_the_scale_moves_nothing_by_itself",
+            "tests/posterior/test_residual.py::test_scaled_adam_is_adam_on_the_scaled_coefficients",
+            "tests/posterior/test_residual.py::test_refreshing_the_scale_moves_nothing_by_itself",
         ),
     ),
     Mutant(
@@ -152,42 +158,50 @@ MUTANTS: tuple[Mutant, ...] = (
         file="orthogp/posterior/gaussian.py",
         find="return lower_product(self.R, factor.L, lower=True)",
         replace="return lower_product(self.R, self.L, lower=True)",
-        tests=("tests/test_bases.py::test_what_is_held_fixed_stands_still_when_the_kernel_moves",),
+        tests=(
+            "tests/posterior/test_bases.py::test_what_is_held_fixed_stands_still_when_the_kernel_moves",
+        ),
     ),
     Mutant(
         name="a gradient that forgets what stands still",
         file="orthogp/posterior/gaussian.py",
         find="omega.diagonal().add_(2.0 * grad_log_det.sum())",
         replace="pass",
-        tests=("tests/test_bases.py::test_gradients_of_the_bound_match_finite_differences",),
+        tests=(
+            "tests/posterior/test_bases.py::test_gradients_of_the_bound_match_finite_differences",
+        ),
     ),
     Mutant(
         name="S̃ that does not follow L in the marginals",
         file="orthogp/posterior/base.py",
         find="product = product + (product + total(H)).mT",
         replace="pass",
-        tests=("tests/test_bases.py::test_gradients_of_the_bound_match_finite_differences",),
+        tests=(
+            "tests/posterior/test_bases.py::test_gradients_of_the_bound_match_finite_differences",
+        ),
     ),
     Mutant(
         name="half of the gradient of K_β",
         file="orthogp/kernel/radial/__init__.py",
         find="return 2.0 * grad_outputs[0]",
         replace="return grad_outputs[0]",
-        tests=("tests/test_bases.py::test_gradients_of_the_bound_match_finite_differences",),
+        tests=(
+            "tests/posterior/test_bases.py::test_gradients_of_the_bound_match_finite_differences",
+        ),
     ),
     Mutant(
         name="a KL judged by one step",
         file="orthogp/training/watch.py",
         find="KL_MEMORY = 32",
         replace="KL_MEMORY = 1",
-        tests=("tests/test_recovery.py::test_a_negative_kl_is_a_fault_where_it_stays",),
+        tests=("tests/training/test_recovery.py::test_a_negative_kl_is_a_fault_where_it_stays",),
     ),
     Mutant(
         name="a slope of the radial sum without its scale",
         file="orthogp/kernel/radial/tiled.py",
         find="zip(_scalars(self.rho * self.scale), self.families, strict=True)",
         replace="zip(_scalars(self.rho), self.families, strict=True)",
-        tests=("tests/test_covariance.py",),
+        tests=("tests/kernel/test_covariance.py",),
     ),
     Mutant(
         name="rows drawn with replacement",
@@ -198,7 +212,7 @@ MUTANTS: tuple[Mutant, ...] = (
             "self.num_rows, (self.num_rows,), generator=self.generator, device=device)"
         ),
         tests=(
-            "tests/test_batches.py::test_every_epoch_has_every_row_once_and_every_batch_one_size",
+            "tests/training/test_batches.py::test_every_epoch_has_every_row_once_and_every_batch_one_size",
         ),
     ),
     Mutant(
@@ -206,21 +220,21 @@ MUTANTS: tuple[Mutant, ...] = (
         file="orthogp/training/run.py",
         find="        self.feed.restore(state.rows)\n",
         replace="",
-        tests=("tests/test_resume.py::test_every_method_resumes_exactly",),
+        tests=("tests/training/test_resume.py::test_every_method_resumes_exactly",),
     ),
     Mutant(
         name="a step that does not notice its failures",
         file="orthogp/training/watch.py",
         find="self.failed[:-1].logical_or_(found & ~self.failed.any())",
         replace="pass",
-        tests=("tests/test_recovery.py::test_the_first_thing_to_fail_is_the_cause",),
+        tests=("tests/training/test_recovery.py::test_the_first_thing_to_fail_is_the_cause",),
     ),
     Mutant(
         name="a file without its checksum",
         file="orthogp/execution/files.py",
         find='if hashlib.sha256(payload).hexdigest().encode() + b"\\n" != digest:',
         replace="if False:",
-        tests=("tests/test_files.py::test_no_flipped_bit_is_read",),
+        tests=("tests/execution/test_files.py::test_no_flipped_bit_is_read",),
     ),
 )
 

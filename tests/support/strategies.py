@@ -16,6 +16,7 @@ from orthogp.strategy import OrthogonalVariationalStrategy
 
 JITTER = 1e-4
 NOISE = 0.2
+TOY_NOISE = 0.3
 
 
 class Model(gpytorch.models.ApproximateGP):
@@ -88,3 +89,13 @@ def gaussian(noise=NOISE):
 def bound(model, likelihood, x, y):
     """The bound on all rows, in nats."""
     return VariationalELBO(likelihood, model, len(y))(model(x), y) * len(y)
+
+
+def toy():
+    """Kernel, rows, targets, β and γ of a regression on which GPyTorch's bound is none."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.linspace(-3, 3, 40)[:, None]
+    y = torch.sin(2 * x[:, 0]) + TOY_NOISE**0.5 * torch.randn(40, generator=rng)
+    kernel = gpytorch.kernels.RBFKernel()
+    kernel.lengthscale = 1.0
+    return kernel, x, y, x[::4].clone(), x[1::2].clone()

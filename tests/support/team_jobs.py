@@ -7,7 +7,8 @@ import torch.distributed as dist
 
 from orthogp.likelihoods import Bernoulli, Gaussian
 from orthogp.training import fit
-from runs import contents, data, model, settings
+from priors import with_prior
+from runs import Blocks, contents, data, model, settings
 
 
 def train(
@@ -53,8 +54,6 @@ def fail_in_one(shard: str):
 
 def train_stream(blocks: str):
     """A run on rows in so many blocks."""
-    from test_streams import Blocks
-
     rows = data(200, dtype=torch.float64)
     m = model(rows)
     fit(m, Blocks(rows, (200 // int(blocks),) * int(blocks)), settings())
@@ -63,8 +62,6 @@ def train_stream(blocks: str):
 
 def train_with_prior():
     """Runs on a kernel with a prior so narrow that only it counts, γ whole and in parts."""
-    from test_priors import with_prior
-
     rows, ends = data(200, dtype=torch.float64), []
     for columns in ({}, {"kl_columns": None, "shard_residual": True}):
         m = with_prior(rows)

@@ -18,7 +18,7 @@ from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.training import Rows, TrainingConfig, feeds, fit
 from orthogp.training.step import Step
 from problems import KINDS, make_model, problem
-from test_streams import Blocks
+from runs import Blocks
 
 pytestmark = pytest.mark.cuda
 

@@ -23,7 +23,7 @@ from orthogp.apps.tabular.model import TableModel
 from orthogp.errors import ConfigurationError
 from orthogp.execution.team import Team
 from tabular_cases import run, sample, write
-from torchrun import TESTS, torchrun
+from torchrun import SUPPORT, torchrun
 
 FIT = ("--target", "y", "--id", "key", "--drop", "label", "--n-inducing", 8, "--n-residual", 8,
        "--max-steps", 200, "--batch-size", 64, "--device", "cpu", "--dtype", "float64")  # fmt: skip
@@ -83,7 +83,7 @@ def undisturbed(folder):
     command = ("fit", folder / "t.parquet", *FIT, "--out", folder / "two.orthogp",
                "--checkpoint-dir", place)  # fmt: skip
     place.mkdir()
-    return torchrun(TESTS / "group_worker.py", "none", place, *command)
+    return torchrun(SUPPORT / "group_worker.py", "none", place, *command)
 
 
 def test_a_fit_by_two_processes_is_that_of_one(folder, undisturbed):
@@ -111,7 +111,7 @@ def test_a_killed_process_costs_nothing_after_a_restart(folder, undisturbed):
     place = folder / "killed"
     place.mkdir()
     done = torchrun(
-        TESTS / "group_worker.py", "kill", place, "fit", folder / "t.parquet", *FIT,
+        SUPPORT / "group_worker.py", "kill", place, "fit", folder / "t.parquet", *FIT,
         "--out", folder / "again.orthogp", "--checkpoint-dir", place, restarts=1,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -125,7 +125,7 @@ def test_a_killed_process_costs_nothing_after_a_restart(folder, undisturbed):
 
 def test_an_error_of_one_is_said_once_and_ends_the_job(folder, tmp_path):
     done = torchrun(
-        TESTS / "group_worker.py", "refuse", tmp_path, "fit", folder / "t.parquet", *FIT,
+        SUPPORT / "group_worker.py", "refuse", tmp_path, "fit", folder / "t.parquet", *FIT,
         "--out", tmp_path / "m",
     )  # fmt: skip
     assert done.returncode != 0
@@ -140,7 +140,7 @@ def test_of_all_that_fail_the_first_speaks():
 
 
 def test_estimators_in_a_group_end_alike_and_where_one_ends(tmp_path):
-    done = torchrun(TESTS / "group_fits.py", tmp_path)
+    done = torchrun(SUPPORT / "group_fits.py", tmp_path)
     assert done.returncode == 0, done.stderr
     first, second = (torch.load(tmp_path / f"rank-{rank}.pt") for rank in (0, 1))
     assert "were given different rows" in first["refusal"]

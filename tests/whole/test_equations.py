@@ -11,7 +11,7 @@ from orthogp.posterior.natural import BACKTRACK, BACKTRACKS
 from orthogp.strategy import NaturalSteps
 from problems import make_model, problem, reference_posteriors, to_numpy
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 SOURCE = TESTS.parent / "src"
 
 

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = sorted(p for p in (ROOT / "docs").rglob("*.md") if "```python" in p.read_text())
 EXAMPLES = sorted(p.stem for p in (ROOT / "docs" / "examples").glob("*.py"))
 # Fewer steps than a reader takes, enough for what a page asserts.

@@ -1,6 +1,6 @@
 """Estimators in an initialised group, under torchrun in tests: what each process ends with.
 
-python -m torch.distributed.run … tests/group_fits.py FOLDER
+python -m torch.distributed.run … tests/support/group_fits.py FOLDER
 """
 
 import sys

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,16 +13,14 @@ from interrupted import crash, everything, names, train
 from orthogp.training.step import Step
 from runs import contents, data, model, same, untimed
 
-TESTS = Path(__file__).parent
-
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
     if not hasattr(os, "fork"):
         pytest.skip("needs fork")
     folder = tmp_path_factory.mktemp("killed")
-    script = [sys.executable, str(TESTS / "killed_run.py"), str(folder), *killed_run.MOMENTS]
-    path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
+    script = [sys.executable, killed_run.__file__, str(folder), *killed_run.MOMENTS]
+    path = os.pathsep.join(filter(None, sys.path))
     subprocess.run(script, check=True, env=os.environ | {"PYTHONPATH": path}, timeout=120)
     return folder
 

@@ -4,30 +4,12 @@ import pytest
 import torch
 
 from orthogp.execution.team import Team
-from orthogp.training import Rows, Stream, fit, full_bound, streams
+from orthogp.training import Rows, fit, full_bound, streams
 from orthogp.training.feeds import BLOCKS_A_PROCESS, make_feed
-from runs import contents, data, model, same, settings, untimed
+from runs import Blocks, contents, data, model, same, settings, untimed
 from team import together
 
 CPU = torch.device("cpu")
-
-
-class Blocks(Stream):
-    """Rows in memory that pretend not to be."""
-
-    def __init__(self, rows: Rows, sizes: tuple[int, ...]):
-        self.rows, self.sizes = rows, sizes
-        self.read: list[int] = []
-
-    def block(self, number):
-        self.read.append(number)
-        start = sum(self.sizes[:number])
-        if not self.sizes[number]:
-            return None
-        return self.rows.map(lambda t: t[start : start + self.sizes[number]])
-
-    def outline(self):
-        return self.rows.outline()
 
 
 def numbered(sizes):

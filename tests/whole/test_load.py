@@ -3,17 +3,15 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+import load_job
 from load_job import MODELS, ROUNDS, SEEDS, THREADS
-
-JOB = Path(__file__).parent / "load_job.py"
 
 
 def start(*arguments: object) -> subprocess.Popen:
-    command = [sys.executable, str(JOB), *map(str, arguments)]
+    command = [sys.executable, load_job.__file__, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 

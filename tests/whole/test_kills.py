@@ -17,7 +17,6 @@ from orthogp.apps.tabular.writing import table_writer
 from orthogp.execution import files
 from runs import same
 
-TESTS = Path(__file__).parent
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
@@ -25,8 +24,8 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def killed(tmp_path_factory):
     """A folder for every kind of file and moment, as a kill at that moment left it."""
     folder = tmp_path_factory.mktemp("killed")
-    path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
-    script = [sys.executable, str(TESTS / "killed_write.py"), str(folder)]
+    path = os.pathsep.join(filter(None, sys.path))
+    script = [sys.executable, killed_write.__file__, str(folder)]
     subprocess.run(script, check=True, env=os.environ | {"PYTHONPATH": path}, timeout=600)
     return folder
 
@@ -123,7 +122,7 @@ sys.exit(any(os.waitpid(child, 0)[1] for child in children))
 @needs_fork
 def test_two_runs_with_one_checkpoint_folder_end_as_one_alone_does(tmp_path, undisturbed):
     """The same run twice at once: they share their checkpoints, and neither spoils the other's."""
-    path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
+    path = os.pathsep.join(filter(None, sys.path))
     script = [sys.executable, "-W", "ignore", "-c", TWINS, str(tmp_path)]
     subprocess.run(script, check=True, env=os.environ | {"PYTHONPATH": path}, timeout=600)
     for number in range(2):

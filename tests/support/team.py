@@ -13,7 +13,7 @@ WORKER = """
 import sys
 from pathlib import Path
 import torch, torch.distributed as dist
-sys.path.insert(0, {tests!r})
+sys.path.insert(0, {support!r})
 torch.set_num_threads(1)
 import team_jobs
 dist.init_process_group("gloo")
@@ -30,7 +30,7 @@ def start(size: int, job: str, folder: Path, *arguments: str) -> list[subprocess
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    code = WORKER.format(tests=str(Path(__file__).parent))
+    code = WORKER.format(support=str(Path(__file__).parent))
     shared = os.environ | {
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size),
         "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo",

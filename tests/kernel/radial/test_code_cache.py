@@ -154,7 +154,7 @@ def test_a_user_without_a_home_has_no_folder(monkeypatch):
 
 
 def test_processes_that_begin_together_do_not_disturb_each_other(folder):
-    script = "from test_radial_code_cache import block; print(block().sum().item())"
+    script = "from test_code_cache import block; print(block().sum().item())"
     here = os.path.dirname(__file__)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([here, *sys.path])}
     started = [

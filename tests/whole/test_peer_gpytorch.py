@@ -14,6 +14,7 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian
 from orthogp.model import VariationalGP, build_basis
 from orthogp.posterior.optimum import exact_regression
+from strategies import TOY_NOISE, toy
 
 pytestmark = [
     pytest.mark.peer,
@@ -21,17 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.sparse.SparseTensor"),
 ]
 
-NOISE = 0.3
 STEPS = 300
-
-
-def toy():
-    rng = torch.Generator().manual_seed(0)
-    x = torch.linspace(-3, 3, 40)[:, None]
-    y = torch.sin(2 * x[:, 0]) + NOISE**0.5 * torch.randn(40, generator=rng)
-    kernel = gpytorch.kernels.RBFKernel()
-    kernel.lengthscale = 1.0
-    return kernel, x, y, x[::4].clone(), x[1::2].clone()
 
 
 class Peer(gpytorch.models.ApproximateGP):
@@ -53,10 +44,10 @@ class Peer(gpytorch.models.ApproximateGP):
 def test_the_peers_bound_exceeds_the_evidence_and_ours_does_not(record_property):
     kernel, x, y, beta, gamma = toy()
     kernel.requires_grad_(False)
-    evidence = exact_regression(Covariance(kernel), x, y, NOISE, x[:1]).log_evidence.item()
+    evidence = exact_regression(Covariance(kernel), x, y, TOY_NOISE, x[:1]).log_evidence.item()
 
     likelihood = gpytorch.likelihoods.GaussianLikelihood()
-    likelihood.noise = NOISE
+    likelihood.noise = TOY_NOISE
     likelihood.requires_grad_(False)
     peer = Peer(kernel, beta, gamma)
     elbo = gpytorch.mlls.VariationalELBO(likelihood, peer, len(y))
@@ -73,7 +64,7 @@ def test_the_peers_bound_exceeds_the_evidence_and_ours_does_not(record_property)
 
     basis = build_basis("orthogonal", kernel, beta, gamma, optimizer="adam")
     ours_likelihood = Gaussian(1)
-    ours_likelihood.likelihood.noise = NOISE
+    ours_likelihood.likelihood.noise = TOY_NOISE
     model = VariationalGP(kernel, ours_likelihood, basis)
     variational = [t for n, t in basis.named_parameters() if n not in ("beta", "gamma")]
     optimizer = torch.optim.Adam(variational, lr=0.03)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-README = Path(__file__).parent.parent / "README.md"
+README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.fixture

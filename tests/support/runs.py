@@ -5,7 +5,7 @@ from torch import Tensor
 
 from orthogp.likelihoods import Gaussian, Likelihood
 from orthogp.model import VariationalGP, build_basis, default_kernel
-from orthogp.training import Report, Result, Rows, TrainingConfig
+from orthogp.training import Report, Result, Rows, Stream, TrainingConfig
 from orthogp.training.step import Step
 
 
@@ -14,6 +14,24 @@ def data(n=200, d=2, seed=0, dtype=torch.float32) -> Rows:
     x = torch.randn(n, d, generator=rng, dtype=dtype)
     noise = torch.randn(n, generator=rng, dtype=dtype)
     return Rows(x, torch.sin(2.0 * x[:, 0]) + 0.5 * x.sum(1) + 0.1 * noise)
+
+
+class Blocks(Stream):
+    """Rows in memory that pretend not to be."""
+
+    def __init__(self, rows: Rows, sizes: tuple[int, ...]):
+        self.rows, self.sizes = rows, sizes
+        self.read: list[int] = []
+
+    def block(self, number):
+        self.read.append(number)
+        start = sum(self.sizes[:number])
+        if not self.sizes[number]:
+            return None
+        return self.rows.map(lambda t: t[start : start + self.sizes[number]])
+
+    def outline(self):
+        return self.rows.outline()
 
 
 def model(

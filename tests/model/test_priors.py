@@ -17,10 +17,11 @@ from orthogp.errors import ConfigurationError, FileError, NumericalError
 from orthogp.execution import files
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, as_likelihood
-from orthogp.model import VariationalGP, build_basis
+from orthogp.model import VariationalGP
 from orthogp.storage import load_model, save_model
-from orthogp.training import Rows, fit, full_bound, start_hyperparameters
+from orthogp.training import fit, full_bound, start_hyperparameters
 from orthogp.training.checkpoint import fingerprint
+from priors import narrow, scaled, with_prior
 from runs import contents, data, same, settings, single_step
 from strategies import Model, orthogonal
 from team import together
@@ -28,21 +29,6 @@ from team import together
 SMALL = {"n_inducing": 20, "n_residual": 20, "random_state": 0, "device": "cpu"}
 X = np.random.default_rng(0).normal(size=(200, 2))
 Y = np.sin(2 * X[:, 0]) + 0.1 * X[:, 1]
-
-
-def narrow() -> gp.Prior:
-    return gp.NormalPrior(5.0, 1e-3)
-
-
-def scaled(prior: gp.Prior | None = None, **options) -> gk.ScaleKernel:
-    return gk.ScaleKernel(gk.RBFKernel(lengthscale_prior=prior, **options))
-
-
-def with_prior(rows: Rows, kernel=None, likelihood=None, mean=None) -> VariationalGP:
-    kernel = scaled(narrow()) if kernel is None else kernel
-    likelihood = Gaussian(1) if likelihood is None else likelihood
-    basis = build_basis("orthogonal", kernel, rows.x[:10], rows.x[10:26])
-    return VariationalGP(kernel, likelihood, basis, mean).to(rows.x.dtype)
 
 
 def lengthscale(model: VariationalGP) -> float:

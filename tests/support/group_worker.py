@@ -1,6 +1,6 @@
 """`orthogp` under torchrun in tests: a checkpoint at every report, and accidents if asked for.
 
-    python -m torch.distributed.run … tests/group_worker.py ACCIDENT FOLDER COMMAND…
+    python -m torch.distributed.run … tests/support/group_worker.py ACCIDENT FOLDER COMMAND…
 
 ACCIDENT is none, refuse (the second process refuses the table) or kill (the second process of the
 first attempt dies as soon as there is a checkpoint under FOLDER). The first process leaves

@@ -22,7 +22,7 @@ from orthogp.errors import FileError
 from orthogp.execution import files
 from orthogp.storage import load_model
 
-TORTURE = Path(__file__).parents[1] / "benchmarks" / "torture"
+TORTURE = Path(__file__).parents[2] / "benchmarks" / "torture"
 MUTANTS = 240
 
 
