@@ -1,8 +1,7 @@
-"""Loops over vectors in LLVM's language: a few words for it.
+"""Writes a function over vectors in LLVM's language.
 
-Programs are written down as text at once: objects for every instruction would take longer than
-compiling them. Their vectors are longer than any register, and LLVM works on the parts side by
-side.
+Instructions are appended as text: an object for every instruction would take longer than compiling
+it. A vector is longer than any register, and LLVM works on its parts side by side.
 """
 
 import struct
@@ -10,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-# As many registers as keep the pipelines full.
+# Bytes of a vector: as many registers as keep the pipelines full.
 VECTOR_BYTES = 256
-# Sums over what comes later are shorter: they would fill the registers.
+# Bytes of a vector that accumulates a sum: shorter, as these would fill the registers.
 SUM_BYTES = 64
 # Products and sums may be fused; nothing else is rearranged, and NaN keeps its meaning.
 FLAGS = "contract"
@@ -43,8 +42,8 @@ class Index:
     def __floordiv__(self, other: "Index | int") -> "Index":
         return self._combined("sdiv", other)
 
-    def or_less(self, other: "Index") -> "Index":
-        smaller = self.program.said(f"icmp slt i64 {self}, {other}")
+    def minimum(self, other: "Index") -> "Index":
+        smaller = self.program.emit(f"icmp slt i64 {self}, {other}")
         return self.program.index(f"select i1 {smaller}, i64 {self}, i64 {other}")
 
 
@@ -68,7 +67,7 @@ class Number:
         return self._new(f"{operation} {FLAGS} {self}, {self._other(other)}")
 
     def _new(self, instruction: str) -> "Number":
-        return Number(self.program, self.kind, self.program.said(instruction))
+        return Number(self.program, self.kind, self.program.emit(instruction))
 
     def __add__(self, other: "Number | float") -> "Number":
         return self._combined("fadd", other)
@@ -86,32 +85,32 @@ class Number:
         """This, or the limit where this is larger; NaN stays."""
         return self._choose("ogt", limit, limit)
 
-    def or_else(self, value: float, other: float) -> "Number":
-        """This, or `other` where this is `value`."""
+    def replaced(self, value: float, other: float) -> "Number":
+        """This, with `other` in place of `value`."""
         return self._choose("oeq", value, other)
 
     def _choose(self, relation: str, compared: float, chosen: float) -> "Number":
         program = self.program
-        holds = program.said(f"fcmp {relation} {self}, {self._other(compared)}")
+        holds = program.emit(f"fcmp {relation} {self}, {self._other(compared)}")
         chosen_one = program.constant(chosen, self.kind)
         return self._new(f"select <{program.lanes} x i1> {holds}, {chosen_one}, {self}")
 
     def sqrt(self) -> "Number":
         program = self.program
-        name = program.declared("sqrt", program.lanes, self.kind, self.kind)
+        name = program.declare("sqrt", program.lanes, self.kind, self.kind)
         return self._new(f"call {FLAGS} {self.kind} {name}({self})")
 
     def times_power_of_two(self, shifted: "Number", digits: int) -> "Number":
         """This times 2ⁿ, where n is in the last bits of `shifted`."""
-        said, bits = self.program.said, self.program.bits
-        own, n = (said(f"bitcast {t} to {bits}") for t in (self, shifted))
+        emit, bits = self.program.emit, self.program.bits
+        own, n = (emit(f"bitcast {t} to {bits}") for t in (self, shifted))
         by = f"splat (i{8 * self.program.size} {digits})"
-        power = said(f"shl {bits} {n}, {by}")
-        total = said(f"add {bits} {own}, {power}")
+        power = emit(f"shl {bits} {n}, {by}")
+        total = emit(f"add {bits} {own}, {power}")
         return self._new(f"bitcast {bits} {total} to {self.kind}")
 
-    def folded(self) -> "Number":
-        """The sum of the parts of a vector, as long as sums are."""
+    def partial_sums(self) -> "Number":
+        """The sum of the parts of a vector, each `sum_lanes` long."""
         program, count = self.program, self.program.lanes // self.program.sum_lanes
         parts = []
         for first in range(0, program.lanes, program.sum_lanes):
@@ -119,19 +118,19 @@ class Number:
             taken = (
                 f"shufflevector {self}, {self.kind} poison, <{program.sum_lanes} x i32> <{lanes}>"
             )
-            parts.append(Number(program, program.sum, program.said(taken)))
+            parts.append(Number(program, program.sum, program.emit(taken)))
         while count > 1:
             count //= 2
             parts = [left + right for left, right in zip(parts[:count], parts[count:], strict=True)]
         return parts[0]
 
     def total(self) -> "Number":
-        """The sum over the lanes of a sum."""
+        """The sum over the lanes of a vector that accumulates one."""
         program, zero = self.program, self.program.constant(-0.0, self.program.number)
         kinds = program.number, self.kind
-        name = program.declared("vector.reduce.fadd", program.sum_lanes, zero.kind, *kinds)
+        name = program.declare("vector.reduce.fadd", program.sum_lanes, zero.kind, *kinds)
         call = f"call reassoc {zero.kind} {name}({zero}, {self})"
-        return Number(program, zero.kind, program.said(call))
+        return Number(program, zero.kind, program.emit(call))
 
 
 class Program:
@@ -145,11 +144,11 @@ class Program:
         self.bits = f"<{self.lanes} x i{8 * self.size}>"
         self.name, self.block = name, "begin"
         self._declared: dict[str, str] = {}
-        self._rooms: list[str] = []
+        self._allocas: list[str] = []
         self._lines: list[str] = []
         self._count = 0
         self.fields = {
-            field: self.index(f"load i64, ptr {self.said(f'getelementptr i64, ptr %job, i64 {k}')}")
+            field: self.index(f"load i64, ptr {self.emit(f'getelementptr i64, ptr %job, i64 {k}')}")
             for k, field in enumerate(fields)
         }
 
@@ -157,16 +156,16 @@ class Program:
         self._count += 1
         return f"%v{self._count}"
 
-    def said(self, instruction: str) -> str:
-        """The name of what an instruction gives."""
+    def emit(self, instruction: str) -> str:
+        """Appends an instruction and returns the name of its result."""
         name = self._new_name()
         self._lines.append(f"{name} = {instruction}")
         return name
 
     def index(self, instruction: str) -> Index:
-        return Index(self, self.said(instruction))
+        return Index(self, self.emit(instruction))
 
-    def declared(self, intrinsic: str, lanes: int, result: str, *arguments: str) -> str:
+    def declare(self, intrinsic: str, lanes: int, result: str, *arguments: str) -> str:
         name = f"@llvm.{intrinsic}.v{lanes}f{8 * self.size}"
         self._declared[name] = f"declare {result} {name}({', '.join(arguments)})"
         return name
@@ -183,12 +182,12 @@ class Program:
 
     def spread(self, number: Number) -> Number:
         """A vector with the same number in every lane."""
-        first = self.said(f"insertelement {self.vector} poison, {number}, i64 0")
+        first = self.emit(f"insertelement {self.vector} poison, {number}, i64 0")
         everywhere = f"<{self.lanes} x i32> zeroinitializer"
         return Number(
             self,
             self.vector,
-            self.said(f"shufflevector {self.vector} {first}, {self.vector} poison, {everywhere}"),
+            self.emit(f"shufflevector {self.vector} {first}, {self.vector} poison, {everywhere}"),
         )
 
     def _begin(self, block: str) -> None:
@@ -199,7 +198,7 @@ class Program:
         self._lines.append(f"br label %{block}")
 
     def _branch(self, condition: str, yes: str, no: str) -> None:
-        self._lines.append(f"br i1 {self.said(condition)}, label %{yes}, label %{no}")
+        self._lines.append(f"br i1 {self.emit(condition)}, label %{yes}, label %{no}")
 
     def _blocks(self, *names: str) -> list[str]:
         self._count += 1
@@ -225,11 +224,11 @@ class Program:
 
     @contextmanager
     def tasks(self, counter: Index, count: Index) -> Iterator[Index]:
-        """for every task that is drawn from a counter that all threads share"""
+        """Loops over the tasks that this thread draws from a counter shared by all threads."""
         head, body, after = self._blocks("draw", "task", "done")
         self._jump(head)
         self._begin(head)
-        pointer = self.said(f"inttoptr i64 {counter} to ptr")
+        pointer = self.emit(f"inttoptr i64 {counter} to ptr")
         task = self.index(f"atomicrmw add ptr {pointer}, i64 1 monotonic")
         self._branch(f"icmp slt i64 {task}, {count}", body, after)
         self._begin(body)
@@ -238,26 +237,26 @@ class Program:
         self._begin(after)
 
     def variable(self, kind: str | None = None) -> str:
-        """Room for a vector that lives as long as the call."""
+        """Memory for a vector that lives as long as the call."""
         name = self._new_name()
-        self._rooms.append(f"{name} = alloca {kind or self.vector}, align {SUM_BYTES}")
+        self._allocas.append(f"{name} = alloca {kind or self.vector}, align {SUM_BYTES}")
         return name
 
     def array_of_sums(self, count: Index) -> str:
-        """Room for so many sums. To be asked for at the beginning: in a loop it would grow."""
-        return self.said(f"alloca {self.sum}, i64 {count}, align {SUM_BYTES}")
+        """Memory for so many sums. To be called outside of loops: in one it would grow."""
+        return self.emit(f"alloca {self.sum}, i64 {count}, align {SUM_BYTES}")
 
     def place(self, address: Index, index: Index | int) -> str:
         """A pointer to a number of the array at an address, or to the vector that begins there."""
-        pointer = self.said(f"inttoptr i64 {address} to ptr")
+        pointer = self.emit(f"inttoptr i64 {address} to ptr")
         return self._element(self.number, pointer, index)
 
-    def element_of_sums(self, room: str, index: Index | int) -> str:
+    def element_of_sums(self, memory: str, index: Index | int) -> str:
         """A pointer to one of the sums of an array."""
-        return self._element(self.sum, room, index)
+        return self._element(self.sum, memory, index)
 
     def _element(self, kind: str, pointer: str, index: Index | int) -> str:
-        return self.said(f"getelementptr {kind}, ptr {pointer}, i64 {index}")
+        return self.emit(f"getelementptr {kind}, ptr {pointer}, i64 {index}")
 
     def scalar(self, pointer: str) -> Number:
         return self.load(pointer, self.number)
@@ -265,22 +264,22 @@ class Program:
     def load(self, pointer: str, kind: str | None = None) -> Number:
         # Arrays come from torch: vectors in them may begin anywhere.
         kind = kind or self.vector
-        return Number(self, kind, self.said(f"load {kind}, ptr {pointer}, align {self.size}"))
+        return Number(self, kind, self.emit(f"load {kind}, ptr {pointer}, align {self.size}"))
 
     def store(self, number: Number, pointer: str) -> None:
         self._lines.append(f"store {number}, ptr {pointer}, align {self.size}")
 
     def add_to(self, pointer: str, number: Number) -> None:
-        """Adds a number or a vector to what is there."""
+        """Adds a number or a vector to the one stored there."""
         self.store(self.load(pointer, number.kind) + number, pointer)
 
     def add_double(self, address: Index, index: Index | int, number: Number) -> None:
         """Adds to one number of an array of float64."""
-        pointer = self._element("double", self.said(f"inttoptr i64 {address} to ptr"), index)
-        value = number.text if self.double else self.said(f"fpext {number} to double")
-        before = self.said(f"load double, ptr {pointer}")
+        pointer = self._element("double", self.emit(f"inttoptr i64 {address} to ptr"), index)
+        value = number.text if self.double else self.emit(f"fpext {number} to double")
+        before = self.emit(f"load double, ptr {pointer}")
         self._lines.append(
-            f"store double {self.said(f'fadd double {before}, {value}')}, ptr {pointer}"
+            f"store double {self.emit(f'fadd double {before}, {value}')}, ptr {pointer}"
         )
 
     def store_part(self, numbers: Number, place: str, count: Index) -> None:
@@ -291,26 +290,26 @@ class Program:
         self.store(numbers, place)
         self._jump(after)
         self._begin(part)
-        room = self.variable()
-        self.store(numbers, room)
-        self._copy(room, place, count)
+        memory = self.variable()
+        self.store(numbers, memory)
+        self._copy(memory, place, count)
         self._jump(after)
         self._begin(after)
 
     def load_part(self, place: str, count: Index) -> Number:
         """The first `count` numbers of a vector, zeros after them."""
         whole, part, after = self._blocks("whole", "part", "after")
-        room = self.variable()
+        memory = self.variable()
         self._branch(f"icmp sge i64 {count}, {self.lanes}", whole, part)
         self._begin(whole)
-        self.store(self.load(place), room)
+        self.store(self.load(place), memory)
         self._jump(after)
         self._begin(part)
-        self.store(self.zeros(), room)
-        self._copy(place, room, count)
+        self.store(self.zeros(), memory)
+        self._copy(place, memory, count)
         self._jump(after)
         self._begin(after)
-        return self.load(room)
+        return self.load(memory)
 
     def _copy(self, source: str, target: str, count: Index) -> None:
         with self.loop(0, count) as j:
@@ -318,7 +317,7 @@ class Program:
             self.store(self.scalar(here), there)
 
     def text(self) -> str:
-        body = "\n".join((*self._rooms, *self._lines))
+        body = "\n".join((*self._allocas, *self._lines))
         declarations = "\n".join(self._declared.values())
         return (
             f"{declarations}\ndefine void @{self.name}(ptr %job) {{\nbegin:\n{body}\nret void\n}}\n"

@@ -6,9 +6,9 @@ from orthogp.kernel.radial.emit import Number
 
 
 def decay(t: Number) -> Number:
-    """e^−t for 0 ≤ t ≤ `furthest`, within two units in the last place."""
+    """e^−t for t ≥ 0 that `clamped` leaves as it is, within two units in the last place."""
     program = t.program
-    # e^−t = 2ⁿ e^r with |r| ≤ ½ log 2; beside a number whose last bit is one, n is rounded.
+    # e^−t = 2ⁿ e^r with |r| ≤ ½ log 2; adding a number whose last bit is worth one rounds n.
     if program.double:
         magic, digits = 1.5 * 2**52, 52
         high, low = 6.93147180369123816490e-01, 1.90821492927058770002e-10
@@ -34,7 +34,7 @@ def decay(t: Number) -> Number:
 
 
 def clamped(t: Number) -> Number:
-    """t, or where it is larger the furthest of which `decay` is still an ordinary number."""
+    """t, or where it is larger the largest t whose `decay` is no subnormal number."""
     return t.at_most(708.0 if t.program.double else 87.0)
 
 
@@ -47,20 +47,20 @@ def _matern12(q: Number) -> tuple[Number, Number]:
     r = clamped(q.sqrt())
     value = decay(r)
     # κ′ is infinite at r = 0, where x − z = 0 multiplies it: that product is 0.
-    return value, value * -0.5 / r.or_else(0.0, float("inf"))
+    return value, value * -0.5 / r.replaced(0.0, float("inf"))
 
 
 def _matern32(q: Number) -> tuple[Number, Number]:
     r = clamped((q * 3.0).sqrt())
-    falls = decay(r)
-    return (r + 1.0) * falls, falls * -1.5
+    exponential = decay(r)
+    return (r + 1.0) * exponential, exponential * -1.5
 
 
 def _matern52(q: Number) -> tuple[Number, Number]:
     r = clamped((q * 5.0).sqrt())
-    falls = decay(r)
-    linear = (r + 1.0) * falls
-    return r * r * falls * (1.0 / 3.0) + linear, linear * (-5.0 / 6.0)
+    exponential = decay(r)
+    linear = (r + 1.0) * exponential
+    return r * r * exponential * (1.0 / 3.0) + linear, linear * (-5.0 / 6.0)
 
 
 FAMILIES: dict[str, Callable[[Number], tuple[Number, Number]]] = {

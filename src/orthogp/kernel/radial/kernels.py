@@ -83,13 +83,13 @@ class _Loops(ABC):
         with p.tasks(f["next"], f["tasks"]) as task:
             start, stop = (t * f["rows"] // f["tasks"] for t in (task, task + 1))
             with p.loop(0, f["width"], strip) as left:
-                right = (left + strip).or_less(f["width"])
+                right = (left + strip).minimum(f["width"])
                 with p.loop(start, stop) as i:
                     self.row(task, i, lambda: p.loop(left, right, self.step))
         return p
 
     def number(self, field: str, index: Index | int) -> Number:
-        """One number of an array, spread."""
+        """One number of an array, in every lane of a vector."""
         return self.p.spread(self.p.scalar(self.p.place(self.f[field], index)))
 
     def x_index(self, i: Index, d: Index) -> Index:
@@ -118,7 +118,7 @@ class _Loops(ABC):
         return self.number("rho", self.f["dims"] * k + d)
 
     def inputs(self) -> AbstractContextManager[Index]:
-        """for every input"""
+        """Loops over the inputs."""
         return self.p.loop(0, self.f["dims"])
 
     def families(self, i: Index, j: Index) -> Iterator[Summand]:
@@ -132,7 +132,7 @@ class _Loops(ABC):
 
 
 class _Forward(_Loops):
-    """K itself, or K a added to what is there."""
+    """Writes K itself, or adds K a to the output."""
 
     def row(self, task: Index, i: Index, pieces: Pieces) -> None:
         with pieces() as j:
@@ -148,7 +148,7 @@ class _Forward(_Loops):
             return
         with p.loop(0, f["latents"]) as c:
             weights = p.load(p.place(f["a"], c * f["width"] + j))
-            product = (value * weights).folded().total()
+            product = (value * weights).partial_sums().total()
             p.add_to(p.place(f["out"], c * f["rows"] + i), product)
 
 
@@ -177,11 +177,11 @@ class _Backward(_Loops):
     def clear(self) -> None:
         """Sets what a row sums up to zero."""
         p = self.p
-        for room in chain(*self.sums):
-            p.store(p.zeros(p.sum), room)
+        for memory in chain(*self.sums):
+            p.store(p.zeros(p.sum), memory)
         with self.inputs() as d:
-            for room in (self.pulls, *self.squares):
-                p.store(p.zeros(p.sum), p.element_of_sums(room, d))
+            for memory in (self.pulls, *self.squares):
+                p.store(p.zeros(p.sum), p.element_of_sums(memory, d))
 
     def piece(self, task: Index, i: Index, j: Index) -> None:
         p = self.p
@@ -191,9 +191,9 @@ class _Backward(_Loops):
             factor = scale * 2.0 if rho is None else rho * scale * 2.0
             Q.append(factor * (P * slope))
             value = value + scale * kappa
-            p.add_to(self.sums[k][0], (P * kappa).folded())
+            p.add_to(self.sums[k][0], (P * kappa).partial_sums())
             if rho is not None:
-                p.add_to(self.sums[k][1], (Q[k] * d2).folded())
+                p.add_to(self.sums[k][1], (Q[k] * d2).partial_sums())
         self.points(task, i, j, Q)
         if not self.kind.dense:
             self.add_products(task, i, j, value)
@@ -219,8 +219,10 @@ class _Backward(_Loops):
             Q = [reduce(add, Q)]
         with self.inputs() as d:
             difference = self.differences(i, d, j)
-            for own, room in zip(Q, self.squares, strict=False):
-                p.add_to(p.element_of_sums(room, d), (own * (difference * difference)).folded())
+            for own, memory in zip(Q, self.squares, strict=False):
+                p.add_to(
+                    p.element_of_sums(memory, d), (own * (difference * difference)).partial_sums()
+                )
             if needed:
                 parts = [self.weight(k, d) * own for k, own in enumerate(Q)] if kind.ard else Q
                 pull = reduce(add, parts) * difference
@@ -228,10 +230,10 @@ class _Backward(_Loops):
                 place = p.place(f["grad_z"], self.part_index(d, task, j))
                 p.store(p.load(place) - pull, place)
             if kind.rows_needed:
-                p.add_to(p.element_of_sums(self.pulls, d), pull.folded())
+                p.add_to(p.element_of_sums(self.pulls, d), pull.partial_sums())
 
     def part_index(self, row: Index, task: Index, j: Index) -> Index:
-        """Where a task keeps its part of a sum over rows."""
+        """Index of a task's own part of a sum over rows."""
         return (row * self.f["tasks"] + task) * self.f["width"] + j
 
     def add_products(self, task: Index, i: Index, j: Index, value: Number) -> None:
@@ -248,13 +250,13 @@ class _Backward(_Loops):
         # A task's numbers: Σ P κ_k, Σ Q_k d², and for every input of a summand Σ Q_k (x − z)².
         first = task * (f["dims"] * len(self.squares) + 2 * count)
         for k, pair in enumerate(self.sums):
-            for which, room in enumerate(pair):
-                total = p.load(room, p.sum).total()
+            for which, memory in enumerate(pair):
+                total = p.load(memory, p.sum).total()
                 p.add_double(f["sums"], first + (which * count + k), total)
         with self.inputs() as d:
             if kind.rows_needed:
                 place = p.place(f["grad_x"], self.x_index(i, d))
                 p.add_to(place, p.load(p.element_of_sums(self.pulls, d), p.sum).total())
-            for k, room in enumerate(self.squares):
-                total = p.load(p.element_of_sums(room, d), p.sum).total()
+            for k, memory in enumerate(self.squares):
+                total = p.load(p.element_of_sums(memory, d), p.sum).total()
                 p.add_double(f["sums"], first + f["dims"] * k + d + 2 * count, total)
