@@ -21,7 +21,7 @@ PICTURES = ("bound.png", "calibration.png", "points.png", "surface.png")
 def run(tmp_path_factory):
     """A quick run: its folder, and what it printed."""
     out = tmp_path_factory.mktemp("demo")
-    command = [sys.executable, "-m", "orthogp.apps.demo", "--quick", "--out", str(out)]
+    command = [sys.executable, "-m", "orthogp", "demo", "--quick", "--out", str(out)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return out, done.stdout
