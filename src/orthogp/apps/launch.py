@@ -1,6 +1,6 @@
 """Joining the process group that torchrun, or the same variables from elsewhere, describes.
 
-Of all processes the first alone speaks; where one fails, one sentence says why and the job ends.
+Only the first process prints; where one fails, one sentence says why and the job ends.
 """
 
 import contextlib
@@ -92,8 +92,8 @@ def fresh_name(store: Any, rank: int, size: int, patience: timedelta) -> str:
     """A name that the processes of this attempt alone know, the same in all of them.
 
     torchrun keeps the store when it restarts a job, with the addresses of the dead still in it, and
-    its count of restarts is not the same on every machine. So each process says something new, and
-    has the name when the first process has answered just that.
+    its count of restarts is not the same on every machine. So each process writes a random token
+    and takes the name that the first process wrote in answer to that token.
     """
     own, deadline = secrets.token_hex(8), time.monotonic() + patience.total_seconds()
     hello, answer, heard = "orthogp/hello/{}", "orthogp/answer/{}", "orthogp/heard/{}"
@@ -105,19 +105,19 @@ def fresh_name(store: Any, rank: int, size: int, patience: timedelta) -> str:
             raise TimeoutError(f"{len(missing)} of {size} processes did not answer")
         for other in sorted(missing):
             if rank:
-                said, _, name = _said(store, answer.format(rank)).partition(" ")
-                if said == own:
+                answered, _, name = _read_key(store, answer.format(rank)).partition(" ")
+                if answered == own:
                     store.set(heard.format(rank), name)
                     return name
-            elif _said(store, heard.format(other)) == own:
+            elif _read_key(store, heard.format(other)) == own:
                 missing.discard(other)
-            elif new := _said(store, hello.format(other)):
+            elif new := _read_key(store, hello.format(other)):
                 store.set(answer.format(other), f"{new} {own}")
         time.sleep(POLLING)
     return own
 
 
-def _said(store: Any, key: str) -> str:
+def _read_key(store: Any, key: str) -> str:
     return store.get(key).decode() if store.check([key]) else ""
 
 
@@ -136,10 +136,10 @@ def _joining() -> Iterator[None]:
     try:
         yield
     except (RuntimeError, ValueError, OSError) as error:
-        said = str(error).strip().split("\n")[0]
+        first_line = str(error).strip().split("\n")[0]
         raise ConfigurationError(
             f"the process group that {', '.join(DESCRIBED_BY)} describe could not be joined "
-            f"({said:.200}); start with torchrun, or clear these variables to run alone"
+            f"({first_line:.200}); start with torchrun, or clear these variables to run alone"
         ) from error
 
 

@@ -17,7 +17,7 @@ from gpytorch.priors import Prior
 from torch import Tensor, nn
 
 from orthogp.errors import FileError
-from orthogp.storage.priors import describe_priors, register_priors, stranger
+from orthogp.storage.priors import describe_priors, register_priors, unknown_prior
 from orthogp.storage.recipes import (
     CONSTANTS,
     CONSTRAINTS,
@@ -44,8 +44,8 @@ def describe_module(module: nn.Module) -> Description:
     except Exception:
         # Whatever stood in the way, the module is then for the reader to bring.
         parts = (type(part) for _, part in _below(module, gpytorch.Module) if _is_part(part))
-        strangers = [kind.__name__ for kind in parts if kind not in RECIPES]
-        return {"custom": (strangers or [stranger(module) or type(module).__name__])[0]}
+        unknown = [kind.__name__ for kind in parts if kind not in RECIPES]
+        return {"custom": (unknown or [unknown_prior(module) or type(module).__name__])[0]}
     return description
 
 

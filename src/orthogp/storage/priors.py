@@ -40,7 +40,7 @@ def describe_priors(module: nn.Module) -> list[dict[str, Any]]:
     return [_describe(prior) for prior in registered_priors(module)]
 
 
-def stranger(module: nn.Module) -> str | None:
+def unknown_prior(module: nn.Module) -> str | None:
     """The first prior that cannot be described: its class, or its name if the class is known."""
     for prior in registered_priors(module):
         try:

@@ -102,7 +102,7 @@ def _mixing(tensors: Tensors) -> dict[str, Any]:
     return {"mixing": None if weights is None else weights.shape}
 
 
-def _around(kind: type[ol.Likelihood]) -> Callable[..., ol.Likelihood]:
+def _wrapping(kind: type[ol.Likelihood]) -> Callable[..., ol.Likelihood]:
     return lambda likelihood, **arguments: kind(likelihood=likelihood, **arguments)  # pyright: ignore
 
 
@@ -141,16 +141,16 @@ RECIPES: dict[type[nn.Module], Recipe] = {
     gl.PoissonLikelihood: Recipe(gl.PoissonLikelihood),
     gl.BernoulliLikelihood: Recipe(gl.BernoulliLikelihood),
     gl.SoftmaxLikelihood: Recipe(_softmax_likelihood, {"num_classes": _integer(2, 2**31)}, _mixing),
-    ol.Gaussian: Recipe(_around(ol.Gaussian), LATENTS),
-    ol.Laplace: Recipe(_around(ol.Laplace), LATENTS),
+    ol.Gaussian: Recipe(_wrapping(ol.Gaussian), LATENTS),
+    ol.Laplace: Recipe(_wrapping(ol.Laplace), LATENTS),
     ol.StudentT: Recipe(
-        _around(ol.StudentT), LATENTS, lambda tensors: {"num_nodes": tensors["grid"].shape[0]}
+        _wrapping(ol.StudentT), LATENTS, lambda tensors: {"num_nodes": tensors["grid"].shape[0]}
     ),
-    ol.Poisson: Recipe(_around(ol.Poisson), LATENTS, _both_rules),
-    ol.NegativeBinomial: Recipe(_around(ol.NegativeBinomial), LATENTS, _both_rules),
-    ol.Beta: Recipe(_around(ol.Beta), LATENTS, _both_rules),
-    ol.Conditional: Recipe(_around(ol.Conditional), LATENTS, _both_rules),
-    ol.Bernoulli: Recipe(_around(ol.Bernoulli), LATENTS, _nodes(num_nodes="quadrature")),
+    ol.Poisson: Recipe(_wrapping(ol.Poisson), LATENTS, _both_rules),
+    ol.NegativeBinomial: Recipe(_wrapping(ol.NegativeBinomial), LATENTS, _both_rules),
+    ol.Beta: Recipe(_wrapping(ol.Beta), LATENTS, _both_rules),
+    ol.Conditional: Recipe(_wrapping(ol.Conditional), LATENTS, _both_rules),
+    ol.Bernoulli: Recipe(_wrapping(ol.Bernoulli), LATENTS, _nodes(num_nodes="quadrature")),
     ol.RobustMax: Recipe(
         ol.RobustMax,
         {"epsilon": lambda value: is_finite_number(value) and 0 < value < 1},
@@ -160,7 +160,7 @@ RECIPES: dict[type[nn.Module], Recipe] = {
         },
     ),
     ol.Softmax: Recipe(
-        _around(ol.Softmax),
+        _wrapping(ol.Softmax),
         sizes=lambda tensors: dict(
             zip(("num_draws", "num_latents"), tensors["draws"].shape, strict=False)
         ),

@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from orthogp.apps.bench import contest, worker
+from orthogp.apps.bench import contest, measurements, worker
 from orthogp.apps.bench.contestants import OURS, Entry, gpytorch_models, lineup, ours
 from orthogp.apps.bench.contestants.contract import Setup, make_data
 from orthogp.apps.bench.measurements import (

@@ -205,7 +205,7 @@ def test_two_processes_do_not_write_one_file(models, folder, tmp_path):
         models / "numbers", folder, tmp_path / "out.parquet", None, None, 100, False
     )
     with pytest.raises(OrthogpError, match="2 processes cannot write one file"):
-        commands.predict(request, Team(0, 2))
+        commands.run_predict(request, Team(0, 2))
 
 
 def test_dealt_by_size():

@@ -28,16 +28,16 @@ class ContestantError(Exception):
 
 
 class Process:
-    """A worker process; `chatter` is a file for what its libraries print, read if it dies."""
+    """A worker process; `stderr_file` is a file for what its libraries print, read if it dies."""
 
-    def __init__(self, python: str, threads: int | None, chatter: IO[str]):
+    def __init__(self, python: str, threads: int | None, stderr_file: IO[str]):
         limits = {} if threads is None else dict.fromkeys(THREAD_VARIABLES, str(threads))
-        self.chatter = chatter
+        self.stderr_file = stderr_file
         self.process = subprocess.Popen(
             [python, str(SCRIPT)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=self.chatter,
+            stderr=self.stderr_file,
             text=True,
             env=os.environ | limits,
         )
@@ -53,15 +53,15 @@ class Process:
             line = ""
         if not line:
             code = self.process.wait()
-            raise ContestantError(f"its process ended with code {code}{self.last_words()}")
+            raise ContestantError(f"its process ended with code {code}{self.last_line()}")
         answer = json.loads(line)
         if "error" in answer:
             raise ContestantError(answer["error"])
         return answer
 
-    def last_words(self) -> str:
-        self.chatter.seek(0)
-        lines = self.chatter.read().strip().splitlines()
+    def last_line(self) -> str:
+        self.stderr_file.seek(0)
+        lines = self.stderr_file.read().strip().splitlines()
         return f": {lines[-1]}" if lines else ""
 
     def close(self) -> None:
@@ -108,9 +108,9 @@ def compete(
         for name, entry in entries.items():
             say(f"{name}: builds and warms up")
             python = pythons.get(entry.library, sys.executable)
-            chatter = stack.enter_context(tempfile.TemporaryFile("w+"))
+            stderr_file = stack.enter_context(tempfile.TemporaryFile("w+"))
             try:
-                processes[name] = Process(python, entry.setup.threads, chatter)
+                processes[name] = Process(python, entry.setup.threads, stderr_file)
             except OSError as error:
                 outcome.skipped[name] = f"{python} could not be started: {error.strerror}"
                 continue

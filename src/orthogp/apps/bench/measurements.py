@@ -191,8 +191,10 @@ def seconds_of(statement: str) -> float:
     code = TIMED.format(statement)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     if done.returncode:
-        said = done.stderr.strip().splitlines()
-        raise ConfigurationError(f"{statement!r} failed: {said[-1] if said else 'without a word'}")
+        lines = done.stderr.strip().splitlines()
+        raise ConfigurationError(
+            f"{statement!r} failed: {lines[-1] if lines else 'without a word'}"
+        )
     return float(done.stdout)
 
 

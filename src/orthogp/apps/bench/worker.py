@@ -108,8 +108,8 @@ def main() -> None:
         try:
             answer = getattr(worker, message.pop("do"))(**message)
         except Exception as error:
-            said = str(error).strip().split("\n")[0]
-            answer = {"error": f"{type(error).__name__}: {said}"}
+            reason = str(error).strip().split("\n")[0]
+            answer = {"error": f"{type(error).__name__}: {reason}"}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

@@ -107,7 +107,7 @@ def table_command(experiment: Name, out: From) -> None:
         print_table(table, console)
     # Those of other experiments have nothing to rest on here.
     print_claims([c for c in claims(records) if c.status != "cannot say"], console)
-    folder = beside(out) / "tables"
+    folder = output_folder(out) / "tables"
     written = write_tables(records, experiment, folder)
     console.print(f"{len(written)} files in {folder}", highlight=False)
 
@@ -117,7 +117,7 @@ def figure_command(experiment: Name, out: From) -> None:
     """The experiment's figures as SVG and PNG under OUT/figures."""
     from orthogp.apps.paper.figures import draw_figures
 
-    folder = beside(out) / "figures"
+    folder = output_folder(out) / "figures"
     drawn = draw_figures(require_records(out, experiment), experiment, folder)
     if not drawn:
         raise ConfigurationError(
@@ -137,7 +137,7 @@ def report_command(
     from orthogp.apps.paper.records import read_records
     from orthogp.apps.paper.report import write_report
 
-    print(write_report(read_records(out), page or beside(out) / "report.html"))
+    print(write_report(read_records(out), page or output_folder(out) / "report.html"))
 
 
 @app.command("fetch")
@@ -170,7 +170,8 @@ def collect_command(
     print(f"{len(records)} records in {file}")
 
 
-def beside(out: Path) -> Path:
+def output_folder(out: Path) -> Path:
+    """The folder of the records, or that of the file they were collected in."""
     return out.parent if out.is_file() else out
 
 

@@ -74,8 +74,8 @@ def perform(job: Job, task: str, place: Place) -> Record | None:
             data |= {"train_rows": len(parts.x_train), "test_rows": len(parts.x_test)}
             record = Record(job, "done", data=data, **vars(_run(job, table, parts, place, folder)))
         except Exception as error:
-            said = str(error).strip().split("\n")[0]
-            record = Record(job, "failed", f"{type(error).__name__}: {said}", data=data)
+            reason = str(error).strip().split("\n")[0]
+            record = Record(job, "failed", f"{type(error).__name__}: {reason}", data=data)
         seconds = record.seconds or time.monotonic() - start
         record = replace(record, seconds=seconds, **provenance(place.device))
         write_record(record, place.out)

@@ -78,9 +78,11 @@ def learn_medians(names: tuple[str, ...], columns: list[Matrix]) -> tuple[Number
         return ()
     fitted = new_transformer((), len(names)).fit(np.stack(columns, axis=1))
     imputer = fitted.named_transformers_["numbers"]
-    told = set(imputer.indicator_.features_.tolist())
+    indicated = set(imputer.indicator_.features_.tolist())
     medians = zip(names, imputer.statistics_.tolist(), strict=True)
-    return tuple(NumberColumn(name, median, i in told) for i, (name, median) in enumerate(medians))
+    return tuple(
+        NumberColumn(name, median, i in indicated) for i, (name, median) in enumerate(medians)
+    )
 
 
 def raw_matrix(table: pa.Table | pa.RecordBatch, plan: Plan, tally: Tally) -> Matrix:

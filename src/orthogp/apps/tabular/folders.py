@@ -48,7 +48,7 @@ OTHERS = {
 
 def predict_folder(request: PredictRequest, say: Callable[[str], None], team: Team) -> int:
     """Writes predictions for every file, those of one file by one process; how many rows came."""
-    _require_apart(request)
+    _require_separate_folders(request)
     model, source = load_table_model(request), open_table(request.table)
     assert isinstance(source, ParquetSource)
     id_column = choose_id(model, source, request)
@@ -65,7 +65,7 @@ def predict_folder(request: PredictRequest, say: Callable[[str], None], team: Te
     tally, count = Tally(), 0
     for name in shares[team.rank]:
         count += _predict_file(request, model, files[name], id_column, mark, tally)
-    count, tally = _together(team, model, count, tally)
+    count, tally = _sum_counts(team, model, count, tally)
     for note in (*missing_notes(tally), *unseen_notes(tally)):
         say(note)
     done = sum(map(len, shares))
@@ -73,7 +73,7 @@ def predict_folder(request: PredictRequest, say: Callable[[str], None], team: Te
     return count
 
 
-def _require_apart(request: PredictRequest) -> None:
+def _require_separate_folders(request: PredictRequest) -> None:
     require_folder(request.out)
     if request.safe_csv:
         raise ConfigurationError(f"--safe-csv is for CSV files, and {request.out} is for Parquet")
@@ -159,13 +159,13 @@ def _predict_file(
     require_kinds(model, file)
     require_known_columns(file, [] if id_column is None else [id_column])
     # Taken first: of a file that changes while it is read, the predictions are an old one's.
-    said = json.dumps({**mark, "source": outline(file.path)})
+    description = json.dumps({**mark, "source": outline(file.path)})
     batches = predicted(model, file, request, id_column, tally)
     try:
         first = next(batches, None)
         if first is None:
             first = empty_predictions(model, file, request, id_column)
-        schema = first.schema.with_metadata({MARK: said.encode()})
+        schema = first.schema.with_metadata({MARK: description.encode()})
         count = 0
         with table_writer(request.out / file.path.relative_to(request.table), schema) as write:
             for batch in chain([first], batches):
@@ -176,8 +176,8 @@ def _predict_file(
     return count
 
 
-def _together(team: Team, model: TableModel, count: int, tally: Tally) -> tuple[int, Tally]:
-    """What all processes have counted."""
+def _sum_counts(team: Team, model: TableModel, count: int, tally: Tally) -> tuple[int, Tally]:
+    """The counts of all processes, summed."""
     names: Sequence[str] = list(model.plan.kinds)
     counts = [torch.tensor([part.get(name, 0) for name in names], dtype=torch.float64)
               for part in (tally.missing, tally.unseen)]  # fmt: skip

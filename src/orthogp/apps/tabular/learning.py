@@ -97,9 +97,9 @@ def _notes(
     if gaps:
         named = listed(list(gaps), gaps)
         notes.append(f"missing numbers replaced by the median and marked: {named}")
-    told = [column.name for column in plan.levels if column.missing]
-    if told:
-        notes.append(f"missing text taken for a level of its own: {listed(told)}")
+    with_missing = [column.name for column in plan.levels if column.missing]
+    if with_missing:
+        notes.append(f"missing text taken for a level of its own: {listed(with_missing)}")
     for column in plan.levels:
         count = len(column.levels) + len(column.pooled)
         if column.pooled:

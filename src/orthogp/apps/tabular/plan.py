@@ -54,9 +54,9 @@ class Plan:
     @property
     def sources(self) -> tuple[str, ...]:
         """The column of the table behind each column of the matrix."""
-        told = [c.name for c in self.numbers if c.indicator]
+        indicators = [c.name for c in self.numbers if c.indicator]
         encoded = [c.name for c in self.levels for _ in range(c.codes)]
-        return (*(c.name for c in self.numbers), *told, *encoded)
+        return (*(c.name for c in self.numbers), *indicators, *encoded)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -85,12 +85,12 @@ def open_table(path: Path) -> TableSource:
     return source
 
 
-def listed(names: Sequence[str], beside: Mapping[str, object] | None = None) -> str:
-    """Names for a sentence, each with what is to stand beside it in parentheses."""
+def listed(names: Sequence[str], details: Mapping[str, object] | None = None) -> str:
+    """Names for a sentence, each followed by its detail in parentheses, if there are any."""
     shown = [f"{name!r:.60}" for name in names[:MOST_NAMES]]
-    if beside is not None:
+    if details is not None:
         pairs = zip(names, shown, strict=False)
-        shown = [f"{text} ({beside[name]})" for name, text in pairs]
+        shown = [f"{text} ({details[name]})" for name, text in pairs]
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return f"{', '.join(shown)}{more}"
 
@@ -185,7 +185,7 @@ def _sliced(batch: pa.RecordBatch, rows: int) -> Iterator[pa.RecordBatch]:
 
 @contextmanager
 def readable(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
-    """What Arrow and the disk object to, in one sentence."""
+    """Turns an error of Arrow or of the disk into a `FileError` of one sentence."""
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeError) as error:

@@ -119,7 +119,7 @@ def _add_group(page: Page, records: Sequence[Record]) -> None:
     }
     columns, extra = list(COLUMNS), []
     for name, dicts in described.items():
-        shared, own = _apart(dicts)
+        shared, own = _shared_and_own(dicts)
         if shared:
             page.text(f"{name}, the same in every job that has them: {_written(shared)}.")
         if any(own):
@@ -147,7 +147,9 @@ def _job_cells(record: Record) -> list[Any]:
     ]
 
 
-def _apart(dicts: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _shared_and_own(
+    dicts: Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The items that never differ among those that have them, and the rest of each."""
     found: dict[str, list[Any]] = {}
     for each in dicts:

@@ -48,8 +48,8 @@ def appendix_table(table: ResultTable, anchors: Mapping[str, str]) -> Table:
         ]
         for row in table.rows
     ]
-    beside = any(figure.original is not None for row in table.rows for figure in row.cells)
-    notes = (SECOND_LINE, *table.notes) if beside else table.notes
+    has_originals = any(figure.original is not None for row in table.rows for figure in row.cells)
+    notes = (SECOND_LINE, *table.notes) if has_originals else table.notes
     return Table([table.heading, *table.columns], rows, table.title, notes)
 
 

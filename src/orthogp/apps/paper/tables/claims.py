@@ -68,7 +68,7 @@ def _close(grid: Grid, dataset: str, metric: Metric) -> Claim:
     if cell.original is None or cell.difference is None:
         return claim("cannot say", f"OrthNat {cell.missing}")
     allowed = RMSE_WITHIN * cell.original if metric == RMSE else LOG_LIKELIHOOD_WITHIN
-    return claim(_status(abs(cell.difference) <= allowed), _beside(cell, metric))
+    return claim(_status(abs(cell.difference) <= allowed), _compared(cell, metric))
 
 
 def _ahead_of_coupled(grid: Grid) -> list[Claim]:
@@ -88,7 +88,7 @@ def _ahead(
     )  # fmt: skip
     ours, theirs = cells[one].value, cells[other].value
     if ours is None or theirs is None:
-        return claim("cannot say", _lacking(cells))
+        return claim("cannot say", _missing(cells))
     figures = f"{one} {ours:.4f}, {other} {theirs:.4f}, lead {ours - theirs:+.4f}"
     passed = ours - theirs >= -allowed if allowed else ours > theirs
     return claim(_status(passed), figures)
@@ -99,14 +99,14 @@ def _last(grid: Grid, group: str, dataset: str) -> Claim:
     cells = grid.paired(dataset, grid.paper_methods, LOG_LIKELIHOOD.key)
     values = {m: cell.value for m, cell in cells.items() if cell.value is not None}
     if "Decoupled" not in values or len(values) == 1:
-        return claim("cannot say", _lacking(cells))
+        return claim("cannot say", _missing(cells))
     last = values.pop("Decoupled")
     worst = min(values, key=values.__getitem__)
     figures = f"Decoupled {last:.4f}, worst of the others {worst} {values[worst]:.4f}"
     if values[worst] <= last:
         return claim("fail", figures)
     if len(values) < len(cells) - 1:
-        return claim("cannot say", f"{figures}; {_lacking(cells)}")
+        return claim("cannot say", f"{figures}; {_missing(cells)}")
     return claim("pass", figures)
 
 
@@ -128,7 +128,7 @@ def _accuracy(grid: Grid, group: str, dataset: str, method: str, column: str | N
         return claim("cannot say", cell.missing or f"the paper has no {dataset}")
     error = accuracy_error(cell)
     passed = abs(cell.difference) <= max(ACCURACY_WITHIN, STANDARD_ERRORS * error)
-    return claim(_status(passed), f"{_beside(cell, ACCURACY)}, standard error {error:.2f}")
+    return claim(_status(passed), f"{_compared(cell, ACCURACY)}, standard error {error:.2f}")
 
 
 def accuracy_error(cell: ResultCell) -> float:
@@ -181,7 +181,7 @@ def _on_every_set(
     return found
 
 
-def _beside(cell: ResultCell, metric: Metric) -> str:
+def _compared(cell: ResultCell, metric: Metric) -> str:
     digits = metric.digits
     return (
         f"{cell.value:.{digits}f}, paper {cell.original:.{digits}f}, "
@@ -189,7 +189,7 @@ def _beside(cell: ResultCell, metric: Metric) -> str:
     )
 
 
-def _lacking(cells: Mapping[str, ResultCell]) -> str:
+def _missing(cells: Mapping[str, ResultCell]) -> str:
     return "; ".join(f"{method} {cell.missing}" for method, cell in cells.items() if cell.missing)
 
 
