@@ -63,7 +63,7 @@ def test_a_warning_of_any_process_is_shown_once():
 def test_every_process_has_a_gpu_of_its_own():
     cuda, place = torch.device("cuda"), {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}
     assert own_gpu(cuda, place, 4) == torch.device("cuda", 1)
-    with pytest.raises(ConfigurationError, match=r"process 1 of this machine has no GPU.*finds 1"):
+    with pytest.raises(ConfigurationError, match="no GPU"):
         own_gpu(cuda, place, 1)
     with pytest.raises(ConfigurationError, match="cuda:0, and every process takes a GPU"):
         own_gpu(torch.device("cuda:0"), place, 4)

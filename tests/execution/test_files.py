@@ -107,7 +107,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
 
 
 def test_a_place_that_cannot_be_written_is_named_with_the_reason(path):
-    with pytest.raises(FileError, match=r"could not be written: (Not a directory|File exists)"):
+    with pytest.raises(FileError, match=r"Not a directory|File exists"):
         files.write(path / "below", "model", TENSORS, META)
 
 

@@ -158,7 +158,7 @@ def test_wrong_places(models, folder, tmp_path):
     with pytest.raises(OrthogpError, match="file is a file; name a folder"):
         run(*command, tmp_path / "file")
     write(sample(), tmp_path / "there" / "own.parquet")
-    with pytest.raises(OrthogpError, match=r"own\.parquet was not written by `orthogp predict`"):
+    with pytest.raises(OrthogpError, match="not written by"):
         run(*command, tmp_path / "there")
     assert not (tmp_path / "out").exists()
 

@@ -184,7 +184,7 @@ def test_a_full_disk_leaves_what_was_there(folder, tmp_path, monkeypatch):
     out = tmp_path / "out.csv"
     out.write_text("old")
     monkeypatch.setattr(writing.os, "fsync", full)
-    with pytest.raises(FileError, match=r"out\.csv could not be written: No space left on device"):
+    with pytest.raises(FileError, match="No space left"):
         run("predict", folder / "numbers", folder / "new.csv", "--out", out)
     assert out.read_text() == "old"
     assert os.listdir(tmp_path) == ["out.csv"]
