@@ -14,7 +14,7 @@ from orthogp.estimators.defaults import count_held_out, point_counts
 from orthogp.estimators.intake import Intake, Table, Units
 from orthogp.estimators.scaling import Array, Moments
 from orthogp.posterior.points import KMEANS_ROWS
-from orthogp.sources import Block, Source
+from orthogp.sources import RowBlock, Source
 from orthogp.training import Rows, Stream
 
 # In float64. A table up to this size is read into memory.
@@ -126,7 +126,7 @@ def _survey(
 def _checked(
     intake: Intake, source: Source, number: int, columns: Columns | None
 ) -> tuple[Array, NDArray, Array | None, Columns]:
-    block: Block = source.read(number)
+    block: RowBlock = source.read(number)
     with _said_where(source, number):
         X, columns = intake.check_inputs(block.X, columns)
         y = intake.learner.check(block.y, len(X))

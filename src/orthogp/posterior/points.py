@@ -5,8 +5,6 @@ import warnings
 import numpy as np
 import torch
 from jaxtyping import Float
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from orthogp.errors import DataError
@@ -23,6 +21,10 @@ def choose_beta(
     Data with many duplicates give coincident centres; those are replaced by distinct rows, and
     where there are not enough distinct rows there are fewer points.
     """
+    # Imported here: the torch layer does without scikit-learn until it chooses points.
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     _require_rows(x)
     rows = max(KMEANS_ROWS, 10 * count)
     sample = x if x.shape[0] <= rows else x[_permutation(x, generator)[:rows]]
