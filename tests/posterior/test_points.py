@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.cluster import KMeans
 
 from orthogp.errors import DataError
 from orthogp.posterior import points
@@ -61,10 +62,8 @@ def test_beta_covers_the_data_better_than_a_random_sample():
 
 def test_large_data_are_subsampled(monkeypatch):
     seen = []
-    original = points.KMeans.fit
-    monkeypatch.setattr(
-        points.KMeans, "fit", lambda self, X: seen.append(len(X)) or original(self, X)
-    )
+    original = KMeans.fit
+    monkeypatch.setattr(KMeans, "fit", lambda self, X: seen.append(len(X)) or original(self, X))
     x = torch.randn(50_000, 2, generator=generator(1))
     assert choose_beta(x, 10, generator(2)).shape == (10, 2)
     assert seen == [points.KMEANS_ROWS]
