@@ -6,7 +6,7 @@ import torch
 
 import reference
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
-from orthogp.estimators import base
+from orthogp.estimators import start
 from orthogp.estimators.defaults import start_steps, starts_by_evidence
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Bernoulli, Gaussian, StudentT
@@ -141,6 +141,6 @@ def test_a_small_table_starts_close_to_where_it_ends(monkeypatch):
         gp = OrthogonalGPRegressor(max_steps=1, random_state=0, **given).fit(x, y)
         return gp.model_.likelihood.likelihood.noise.item()
 
-    monkeypatch.setattr(base, "start_steps", lambda settings: 100)
+    monkeypatch.setattr(start, "start_steps", lambda settings: 100)
     assert noise() == pytest.approx(true, rel=0.5)
     assert noise(noise_variance=0.1 * y.var()) == pytest.approx(0.1, rel=0.3)

@@ -259,7 +259,7 @@ def test_where_llvm_cannot_compile_the_tiles_serve_and_a_warning_says_so(monkeyp
     broken = ModuleType("llvmlite")
     monkeypatch.setitem(sys.modules, "llvmlite", broken)
     broken.__spec__ = importlib.util.spec_from_loader("llvmlite", None)
-    for name in ("compiled", "functions", "kernels", "native"):
+    for name in ("compiled", "job", "kernels", "native"):
         monkeypatch.delitem(sys.modules, f"orthogp.kernel.radial.{name}")
         monkeypatch.delattr(radial, name)
     with pytest.warns(UserWarning, match="LLVM cannot compile here"):
