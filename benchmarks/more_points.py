@@ -22,23 +22,19 @@ from orthogp import OrthogonalGPRegressor
 TOLERANCE = 0.003
 
 
-def measure(path: Path, residual: list[int], seeds: int, device: str | None) -> np.ndarray:
-    """Bound a row, RMSE and seconds for every number of residual points: `[points, 3]`."""
+def measure(path: Path, count: int, seed: int, device: str | None) -> tuple[float, float, float]:
+    """Bound a row, RMSE and seconds of one fit with `count` residual points."""
     with np.load(path) as file:
         x, y = file["X"].astype(float), file["y"].astype(float)
     order = np.random.default_rng(0).permutation(len(x))
     train, test = np.split(order, [int(0.9 * len(x))])
     y = (y - y[train].mean()) / y[train].std()
-    found = np.zeros((seeds, len(residual), 3))
-    for seed in range(seeds):
-        for k, count in enumerate(residual):
-            start = time.monotonic()
-            gp = OrthogonalGPRegressor(n_residual=count, device=device, random_state=seed)
-            gp.fit(x[train], y[train])
-            seconds = time.monotonic() - start
-            error = float(np.sqrt(np.mean((gp.predict(x[test]) - y[test]) ** 2)))
-            found[seed, k] = gp.elbo_ / len(train), error, seconds
-    return found.mean(axis=0)
+    start = time.monotonic()
+    gp = OrthogonalGPRegressor(n_residual=count, device=device, random_state=seed)
+    gp.fit(x[train], y[train])
+    seconds = time.monotonic() - start
+    error = float(np.sqrt(np.mean((gp.predict(x[test]) - y[test]) ** 2)))
+    return gp.elbo_ / len(train), error, seconds
 
 
 def main() -> None:
@@ -51,26 +47,36 @@ def main() -> None:
     parser.add_argument("--device")
     options = parser.parse_args()
     residual = [int(count) for count in options.residual.split(",")]
-    # The largest first, so that no worker is left with it at the end.
+    # The slowest fits first, so that no worker is left with one of them at the end.
     paths = sorted(options.data_dir.glob("regression/*.npz"), key=lambda path: -path.stat().st_size)
     if options.datasets:
         paths = [path for path in paths if path.stem in options.datasets.split(",")]
+    found = np.zeros((len(paths), options.seeds, len(residual), 3))
+    with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
+        fits = {
+            pool.submit(measure, paths[p], residual[k], seed, options.device): (p, seed, k)
+            for k in np.argsort(residual)[::-1]
+            for p in range(len(paths))
+            for seed in range(options.seeds)
+        }
+        for fit in as_completed(fits):
+            p, seed, k = fits[fit]
+            bound, error, seconds = found[p, seed, k] = fit.result()
+            print(
+                f"{paths[p].stem}, {residual[k]} points, seed {seed}: "
+                f"{bound:.4f}, {error:.4f}, {seconds:.0f} s",
+                flush=True,
+            )
     heads = [f"{count} points: bound, RMSE" for count in residual]
     print(f"| set | {' | '.join(heads)} | largest fall | seconds |")
-    print("|---" * (len(residual) + 3) + "|", flush=True)
+    print("|---" * (len(residual) + 3) + "|")
     fallen = []
-    with ProcessPoolExecutor(options.workers, get_context("spawn")) as pool:
-        waiting = {
-            pool.submit(measure, path, residual, options.seeds, options.device): path
-            for path in paths
-        }
-        for done in as_completed(waiting):
-            path, found = waiting[done], done.result()
-            fall = max(0.0, float(-np.diff(found[:, 0]).min(initial=0.0)))
-            fallen += [path.stem] if fall > TOLERANCE else []
-            cells = [f"{bound:.4f}, {error:.4f}" for bound, error, _ in found]
-            seconds = ", ".join(f"{s:.0f}" for s in found[:, 2])
-            print(f"| {path.stem} | {' | '.join(cells)} | {fall:.4f} | {seconds} |", flush=True)
+    for path, means in zip(paths, found.mean(axis=1), strict=True):
+        fall = max(0.0, float(-np.diff(means[:, 0]).min(initial=0.0)))
+        fallen += [path.stem] if fall > TOLERANCE else []
+        cells = [f"{bound:.4f}, {error:.4f}" for bound, error, _ in means]
+        times = ", ".join(f"{seconds:.0f}" for seconds in means[:, 2])
+        print(f"| {path.stem} | {' | '.join(cells)} | {fall:.4f} | {times} |")
     print(f"falls by more than {TOLERANCE} nats a row: {', '.join(fallen) or 'none'}")
 
 
