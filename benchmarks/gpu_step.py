@@ -15,10 +15,10 @@ from torch.profiler import ProfilerActivity, profile
 from orthogp.likelihoods import Gaussian, RobustMax
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.training import TrainingConfig
-from orthogp.training.step import Step
+from orthogp.training.overlapped import OverlappedStep
 
 
-def make_step(inducing: int, residual: int, latents: int, ard: bool = False) -> Step:
+def make_step(inducing: int, residual: int, latents: int, ard: bool = False) -> OverlappedStep:
     rng = torch.Generator().manual_seed(0)
 
     def points(rows: int) -> torch.Tensor:
@@ -31,13 +31,13 @@ def make_step(inducing: int, residual: int, latents: int, ard: bool = False) -> 
     x = points(1024)
     y = torch.sin(x.sum(1)) if latents == 1 else torch.randint(latents, (1024,), generator=rng)
     columns = 64 if residual > 64 else None
-    step = Step(model, TrainingConfig(), 100_000, [x.cuda(), y.cuda()], columns)
+    step = OverlappedStep(model, TrainingConfig(), 100_000, [x.cuda(), y.cuda()], columns)
     step.rates.copy_(torch.tensor([1e-3, 1e-2, 1e-3]))
     step.refresh()
     return step
 
 
-def milliseconds(step: Step, repeats: int = 30) -> float:
+def milliseconds(step: OverlappedStep, repeats: int = 30) -> float:
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     step()
     begin.record()
@@ -64,7 +64,6 @@ def main() -> None:
         with profile(activities=[ProfilerActivity.CUDA]) as trace:
             step()
             torch.cuda.synchronize()
-        step.capture()
         captured, peak = milliseconds(step), torch.cuda.max_memory_allocated() / 2**30
         kernels = sorted(trace.key_averages(), key=lambda e: -e.self_device_time_total)
         count = sum(e.count for e in kernels if e.self_device_time_total > 0)

@@ -75,8 +75,12 @@ def main() -> None:
     report(
         "q(f_β) whitened", lambda: basis.q.whitened(factor), lambda q: [q.v, q.S, q.log_det], [K_b]
     )
-    p = basis.project(covariance, factor, x)
-    report("marginals", lambda: marginals(p, q), list, [q.v, q.S])
+    report(
+        "projection and marginals",
+        lambda: marginals(basis.project(covariance, factor, x), q),
+        list,
+        [q.v, q.S],
+    )
 
     columns = torch.arange(64) if options.residual >= 64 else None
     batch = [x, y]

@@ -39,7 +39,7 @@ class Mutant:
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="no projection in r(x)",
-        file="orthogp/posterior/base.py",
+        file="orthogp/posterior/projection.py",
         find="p.factor.omega, q.v - p.u, q.S,",
         replace="p.factor.omega, q.v, q.S,",
         tests=(
@@ -62,7 +62,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="posterior in place of prior blocks in the mean",
-        file="orthogp/posterior/base.py",
+        file="orthogp/posterior/projection.py",
         find="p.factor.omega, q.v - p.u, q.S,",
         replace="p.factor.omega, q.v - p.u + (q.S @ p.u.unsqueeze(-1)).squeeze(-1), q.S,",
         tests=(
@@ -73,12 +73,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="posterior in place of prior blocks in the KL",
-        file="orthogp/posterior/base.py",
-        find="energy = self._residual_energy(covariance, projection)",
+        file="orthogp/posterior/projection.py",
+        find="parts = p.residual_energy +",
         replace=(
-            "energy = self._residual_energy(covariance, projection)\n"
-            "        u = projection.u.unsqueeze(-1)\n"
-            "        energy = energy + (u.mT @ q.S @ u).flatten()"
+            "u = p.u.unsqueeze(-1)\n"
+            "    parts = (u.mT @ q.S @ u).flatten() + p.residual_energy +"
         ),
         tests=(
             "tests/posterior/test_bases.py::test_kl_is_that_of_the_predicted_gaussian",
@@ -88,9 +87,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="KL without the residual",
-        file="orthogp/posterior/base.py",
-        find="energy = self._residual_energy(covariance, projection)",
-        replace="energy = 0.0 * self._residual_energy(covariance, projection)",
+        file="orthogp/posterior/projection.py",
+        find="parts = p.residual_energy +",
+        replace="parts = 0.0 * p.residual_energy +",
         tests=(
             "tests/posterior/test_bases.py::test_kl_is_that_of_the_predicted_gaussian",
             "tests/model/test_bound.py::test_interpolating_the_targets_is_paid_for_in_the_kl",
@@ -116,14 +115,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="raw columns sampled",
-        file="orthogp/posterior/base.py",
+        file="orthogp/posterior/projection.py",
         find="return scale * sampled.sum(-1)",
         replace=(
-            "raw = self.a_gamma[:, p.columns].double() * (\n"
-            "            p.column_residuals + (p.u @ p.factor.R).to(p.w.dtype)\n"
-            "            @ covariance.block(self.beta, self.gamma[p.columns])\n"
-            "        ).double()\n"
-            "        return scale * raw.sum(-1) - p.u.square().sum(-1)"
+            "raw = self.a_gamma[:, self.columns].double() * self.at_points[1].double()\n"
+            "        return scale * raw.sum(-1) - self.u.square().sum(-1)"
         ),
         tests=(
             "tests/posterior/test_optimum.py::test_sampled_kl_varies_as_the_projected_terms_do",
@@ -131,7 +127,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="sampled columns not scaled",
-        file="orthogp/posterior/base.py",
+        file="orthogp/posterior/projection.py",
         find="return scale * sampled.sum(-1)",
         replace="return sampled.sum(-1)",
         tests=("tests/posterior/test_bases.py::test_sampled_kl_is_unbiased",),
@@ -173,7 +169,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         name="S̃ that does not follow L in the marginals",
-        file="orthogp/posterior/base.py",
+        file="orthogp/posterior/projection.py",
         find="product = product + (product + total(H)).mT",
         replace="pass",
         tests=(

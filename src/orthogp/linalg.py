@@ -67,15 +67,13 @@ def factorise(
     K: Float[Tensor, "*c b b"],
     jitter: float,
     dtype: torch.dtype = torch.float64,
-    ready: Callable[[], None] | None = None,
 ) -> Factor:
     """One attempt at the given relative jitter; never synchronises with the device.
 
-    `dtype` is that of Ω, which gathers gradients; `ready` is called when all is ready for the
-    factorisation itself.
+    `dtype` is that of Ω, which gathers gradients.
     """
     K = K.double()
-    R, omega, L, info = _InverseCholesky.apply(K, jitter, dtype, ready)  # pyright: ignore
+    R, omega, L, info = _InverseCholesky.apply(K, jitter, dtype)  # pyright: ignore
     return Factor(L, R, omega, K, info, jitter, attempts=1)
 
 
@@ -299,11 +297,9 @@ class _InverseCholesky(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, K, jitter, dtype, ready):
-        size, room = K.shape[-1], _with_room(K, jitter)
-        if ready is not None:
-            ready()
-        L, info = _cholesky(room)
+    def forward(ctx, K, jitter, dtype):
+        size = K.shape[-1]
+        L, info = _cholesky(_with_room(K, jitter))
         R, L = (A[..., :size, :size] for A in (_invert_lower(L), L))
         ctx.save_for_backward(R)
         ctx.jitter = jitter
@@ -320,7 +316,7 @@ class _InverseCholesky(torch.autograd.Function):
             product = grad_R @ R.mT
             omega = product if omega is None else omega + product
         if omega is None:
-            return None, None, None, None
+            return None, None, None
         phi = omega.tril().mul_(-0.5)
         phi.diagonal(dim1=-2, dim2=-1).mul_(0.5)
         # In the dtype of Ω: its own rounding weighs as much as that of the products.
@@ -330,7 +326,7 @@ class _InverseCholesky(torch.autograd.Function):
         # ε = jitter · mean diag K
         diagonal = grad.diagonal(dim1=-2, dim2=-1)
         diagonal.add_(ctx.jitter * diagonal.mean(-1, keepdim=True))
-        return grad, None, None, None
+        return grad, None, None
 
 
 class _Solve(torch.autograd.Function):

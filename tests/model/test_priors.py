@@ -21,6 +21,7 @@ from orthogp.model import VariationalGP
 from orthogp.storage import load_model, save_model
 from orthogp.training import fit, full_bound, start_hyperparameters
 from orthogp.training.checkpoint import fingerprint
+from orthogp.training.overlapped import OverlappedStep
 from priors import narrow, scaled, with_prior
 from runs import contents, data, same, settings, single_step
 from strategies import Model, orthogonal
@@ -289,4 +290,4 @@ def test_on_a_gpu_it_is_not_captured():
     fit(model, rows, settings(max_steps=250, learning_rate=0.2, adam_beta2=0.98, schedule="cosine"))
     assert lengthscale(model) == pytest.approx(5.0, abs=0.01)
     there = rows.to(torch.device("cuda"), torch.float32)
-    assert not single_step(model, there, settings()).capturable
+    assert not single_step(model, there, settings(), kind=OverlappedStep).capturable

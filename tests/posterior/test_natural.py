@@ -238,7 +238,7 @@ def test_one_full_step_is_titsias_optimum_on_the_residual_targets(latents, hold_
     factor = model.basis.factor(model.covariance, model.jitter, robust=True)
     projection = model.basis.project(model.covariance, factor, p.x)
     q = model.basis.q.whitened(factor)
-    residual = (projection.gamma_part - projection.u @ projection.w).detach()
+    residual = (projection.at_x - projection.u @ projection.w).detach()
     for c in range(latents):
         target = y.reshape(len(p.x), -1)[:, c] - residual[c]
         wanted = coupled_optimum(projection.w.detach(), target, 0.15)

@@ -1,5 +1,7 @@
 """Small training runs, and what a run leaves behind."""
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
@@ -77,9 +79,14 @@ def untimed(result: Result | tuple[Report, ...]) -> list[tuple]:
     return [tuple(getattr(row, name) for name in columns) for row in history]
 
 
-def single_step(m: VariationalGP, rows: Rows, config: TrainingConfig, columns=None) -> Step:
+S = TypeVar("S", bound=Step)
+
+
+def single_step(
+    m: VariationalGP, rows: Rows, config: TrainingConfig, columns=None, kind: type[S] = Step
+) -> S:
     """A step on all rows at the first rates, ready to be called."""
-    step = Step(m, config, len(rows), rows.parts(), columns)
+    step = kind(m, config, len(rows), rows.parts(), columns)
     rate, tau = config.learning_rate_at(0, 0.0), config.natural_step_at(0, 0.0, True)
     step.rates.copy_(torch.tensor([rate, tau, config.residual_step_at(0, 0.0, len(rows), 0)]))
     step.refresh()

@@ -16,7 +16,7 @@ from orthogp.likelihoods import Bernoulli, Gaussian, RobustMax, Softmax
 from orthogp.linalg import factorise
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.training import Rows, TrainingConfig, feeds, fit
-from orthogp.training.step import Step
+from orthogp.training.overlapped import OverlappedStep
 from problems import KINDS, make_model, problem
 from runs import Blocks
 
@@ -74,7 +74,7 @@ def test_the_captured_run_is_the_eager_run(given, monkeypatch):
     ends = []
     for eager in (False, True, False):
         if eager:
-            monkeypatch.setattr(Step, "capturable", False)
+            monkeypatch.setattr(OverlappedStep, "capturable", False)
         model, rows = setting(*given)
         result = fit(model, rows, TrainingConfig(**OPTIONS))
         assert result.recoveries == 0
@@ -91,7 +91,7 @@ def test_no_step_waits_for_the_device():
         model, rows = setting(latents, classes=classes)
         rows = rows.to(CUDA, torch.float32)
         batch = [part[:256] for part in rows.parts()]
-        step = Step(model, TrainingConfig(), len(rows), batch, 32)
+        step = OverlappedStep(model, TrainingConfig(), len(rows), batch, 32)
         step.refresh()
         step.rates.copy_(torch.tensor([1e-3, 1e-2, 1e-3]))
         step._run()
@@ -135,14 +135,12 @@ def test_a_captured_step_sums_over_nccl(tmp_path, monkeypatch):
             model, rows = setting()
             batch = [part[:256] for part in rows.to(CUDA, torch.float32).parts()]
             # One of two processes, whose other half never comes: the sums are its own.
-            step = Step(model, TrainingConfig(), len(rows), batch, 32, Team(0, 2), 512)
+            step = OverlappedStep(model, TrainingConfig(), len(rows), batch, 32, Team(0, 2), 512)
             step.refresh()
             step.rates.copy_(torch.tensor([1e-3, 1e-2, 1e-3]))
-            if capture:
-                step.capture()
-                assert step._graph is not None
             for _ in range(5):
-                step()
+                step() if capture else step._run()
+            assert (step._graph is not None) == capture
             assert step.fault() is None
             ends.append([t.clone() for t in step.tensors().values()])
         for captured, eager in zip(*ends, strict=True):

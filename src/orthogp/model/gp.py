@@ -10,33 +10,24 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from orthogp.errors import ConfigurationError, DataError
-from orthogp.execution.streams import Branches, now
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Likelihood
+from orthogp.likelihoods.base import Expectation
 from orthogp.linalg import Factor
 from orthogp.model.build import chosen_jitter, require_evaluable
 from orthogp.model.priors import log_prior, registered_priors
-from orthogp.posterior import Basis, Predictor, Whitened, condense, marginals
-
-# From so many points on one factorisation fills a device: that of K_β, which more waits for, goes
-# first.
-CROWDED = 768
+from orthogp.posterior import Basis, Predictor, Whitened, condense, kl_divergence, marginals
 
 
 @dataclass(frozen=True)
 class Bound:
-    """An estimate of the evidence lower bound and what a natural step needs beside it.
-
-    `stated` is when q was complete, where something may begin then.
-    """
+    """An estimate of the evidence lower bound, and the q and the factor of K_β that it is of."""
 
     value: Float[Tensor, ""]
     expected_log_prob: Float[Tensor, ""]
     kl: Float[Tensor, ""]
     q: Whitened
     factor: Factor
-    kept: Factor | None
-    stated: torch.cuda.Event | None
 
     @property
     def failures(self) -> Bool[Tensor, "3"]:
@@ -92,38 +83,33 @@ class VariationalGP(nn.Module):
         jitter to K_β until it has a factor, and raises where that fails; without it, as on a GPU,
         `failures` tells.
         """
-        self._require_inputs(x)
+        self.require_inputs(x)
         with self.covariance.held(x):
-            # GPyTorch's own kernels read their parameters block by block.
-            branches = Branches(x.device, beside=self.covariance.fused)
-            expectation = branches.begin(lambda: self.likelihood.expectation(y, x.dtype), y)
             # Reading the outcome would stall a GPU: there the caller looks when it can afford to.
-            robust = robust and not x.is_cuda
-            crowded = x.is_cuda and len(self.basis.beta) >= CROWDED
-            begun = torch.cuda.Event() if crowded else None
-            factor = self.basis.factor(self.covariance, self.jitter, robust, branches, begun)
-            after = () if begun is None else (begun,)
-            beside = self.basis.beside() if x.is_cuda else None
-            kept = beside and branches.begin(beside, patient=crowded, after=after)
-            blocks = self.basis.blocks(self.covariance, x, columns, branches)
-            branches.join()
-            projection = self.basis.join(self.covariance, factor, blocks, branches, crowded)
-            q = self.basis.coefficients(projection, kept)
-            stated = now(x.device) if crowded and kept is not None else None
-            # A chain of many small operations, beside the rows' own.
-            divergence = branches.begin(
-                lambda: self.basis.kl(self.covariance, projection, q),
-                projection.u,
-                *self.covariance.held_tensors(),
-            )
+            factor = self.basis.factor(self.covariance, self.jitter, robust and not x.is_cuda)
+            projection = self.basis.project(self.covariance, factor, x, columns)
+            q = self.basis.coefficients(projection)
             mean, variance = marginals(projection, q)
+            kl = kl_divergence(projection, q)
+        scale = 1.0 if num_rows is None else num_rows / (batch_rows or x.shape[0])
+        expectation = self.likelihood.expectation(y, x.dtype)
+        expected = scale * self.expected_log_prob(expectation, x, mean, variance, weight)
+        return Bound(expected - kl, expected, kl, q, factor)
+
+    def expected_log_prob(
+        self,
+        expectation: Expectation,
+        x: Float[Tensor, "n d"],
+        mean: Float[Tensor, "c n"],
+        variance: Float[Tensor, "c n"],
+        weight: Float[Tensor, " n"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """Σ_n weight_n E log p(y_n | f(x_n)) from the marginals less the prior mean, in float64."""
         if not isinstance(self.mean, ZeroMean):
             mean = mean + self.prior_mean(x)
-        rows = expectation()(mean, variance)
+        rows = expectation(mean, variance)
         rows = rows if weight is None else rows * weight
-        scale = 1.0 if num_rows is None else num_rows / (batch_rows or x.shape[0])
-        expected, kl = scale * rows.sum(dtype=torch.float64), divergence()
-        return Bound(expected - kl, expected, kl, q, factor, kept and kept(), stated)
+        return rows.sum(dtype=torch.float64)
 
     def log_prior(self) -> Float[Tensor, ""]:
         """log p(θ) under the priors registered on kernel, mean and likelihood; zero for none.
@@ -133,7 +119,8 @@ class VariationalGP(nn.Module):
         priors = registered_priors(self)
         return log_prior(priors) if priors else self.basis.beta.new_zeros((), dtype=torch.float64)
 
-    def _require_inputs(self, x: Float[Tensor, "n d"]) -> None:
+    def require_inputs(self, x: Float[Tensor, "n d"]) -> None:
+        """Raises `DataError` for rows with another number of inputs than β has."""
         expected = self.basis.beta.shape[1]
         # The compiled kernel sums would read past the ends of the rows.
         if x.shape[1] != expected:
@@ -153,7 +140,7 @@ class VariationalGP(nn.Module):
         self, x: Float[Tensor, "n d"], predictor: Predictor | None = None
     ) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
         """Mean and variance of the latent functions at x, in float64."""
-        self._require_inputs(x)
+        self.require_inputs(x)
         predictor = self.predictor() if predictor is None else predictor
         mean, variance = predictor.marginals(x)
         return mean + self.prior_mean(x.to(mean.dtype)), variance

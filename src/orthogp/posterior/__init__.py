@@ -1,16 +1,18 @@
 """The variational posterior: the paper's `bases`, and what they share in `base`.
 
-`gaussian` has the coordinates of q(f_β) for natural steps, `factor_gaussian` those for Adam;
-`natural` and `residual` the rules that move q(f_β) and a_γ; `predictor` a posterior condensed for
-prediction; `optimum` the closed forms; `points` where β and γ start.
+`projection` has the marginals and the KL; `gaussian` the coordinates of q(f_β) for natural steps,
+`factor_gaussian` those for Adam; `natural` and `residual` the rules that move q(f_β) and a_γ;
+`predictor` a posterior condensed for prediction; `optimum` the closed forms; `points` where β and γ
+start.
 """
 
-from orthogp.posterior.base import Basis, Projection, marginals
+from orthogp.posterior.base import Basis
 from orthogp.posterior.bases import Coupled, Decoupled, DecoupledS, Hybrid, Orthogonal
 from orthogp.posterior.factor_gaussian import CovarianceFactor, FactorGaussian
 from orthogp.posterior.gaussian import HOLD_FIXED, NaturalGaussian, Whitened
 from orthogp.posterior.points import choose_beta, choose_gamma
 from orthogp.posterior.predictor import Predictor, condense
+from orthogp.posterior.projection import Projection, kl_divergence, marginals
 
 __all__ = [
     "HOLD_FIXED",
@@ -29,5 +31,6 @@ __all__ = [
     "choose_beta",
     "choose_gamma",
     "condense",
+    "kl_divergence",
     "marginals",
 ]

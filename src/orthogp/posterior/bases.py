@@ -8,9 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from orthogp.linalg import factorise, log_diagonal
-from orthogp.posterior.base import Basis, Projection
+from orthogp.posterior.base import Basis
 from orthogp.posterior.factor_gaussian import CovarianceFactor, FactorGaussian, definite
-from orthogp.posterior.gaussian import Kept, NaturalGaussian, Whitened
+from orthogp.posterior.gaussian import NaturalGaussian, Whitened
+from orthogp.posterior.projection import Projection
 
 # F = 0 is a stationary point of B = F Fᵀ, so the start is near the prior, not at it.
 INITIAL_FACTOR = 1e-3
@@ -26,11 +27,8 @@ class Coupled(Basis):
         super().__init__(beta, beta[:0], num_latents_of(q))
         self.q = q
 
-    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
-        return self.q.whitened(projection.factor, kept, projection.gamma_part.dtype)
-
-    def beside(self) -> Kept | None:
-        return self.q.beside()
+    def coefficients(self, projection: Projection) -> Whitened:
+        return self.q.whitened(projection.factor, projection.x.dtype)
 
 
 class Orthogonal(Basis):
@@ -48,11 +46,8 @@ class Orthogonal(Basis):
         super().__init__(beta, gamma, num_latents_of(q))
         self.q = q
 
-    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
-        return self.q.whitened(projection.factor, kept, projection.gamma_part.dtype)
-
-    def beside(self) -> Kept | None:
-        return self.q.beside()
+    def coefficients(self, projection: Projection) -> Whitened:
+        return self.q.whitened(projection.factor, projection.x.dtype)
 
 
 class Hybrid(Basis):
@@ -65,7 +60,7 @@ class Hybrid(Basis):
         super().__init__(beta, gamma, q.mean.shape[0])
         self.q = q
 
-    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
+    def coefficients(self, projection: Projection) -> Whitened:
         q = self.q.whitened(projection.factor)
         return Whitened(q.v + projection.u, q.S, q.log_det, q.info)
 
@@ -79,7 +74,7 @@ class Decoupled(Basis):
         identity = torch.eye(beta.shape[0], dtype=beta.dtype, device=beta.device)
         self.F = nn.Parameter((INITIAL_FACTOR * identity).repeat(num_latents, 1, 1))
 
-    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
+    def coefficients(self, projection: Projection) -> Whitened:
         factor = projection.factor
         # Λ̃ = I + Lᵀ B L, and Lᵀ = R K_β
         G = factor.R @ factor.K @ self.F.tril().double()
@@ -100,7 +95,7 @@ class DecoupledS(Basis):
         self.a_beta = nn.Parameter(beta.new_zeros(S.F.shape[0], beta.shape[0]))
         self.S = S
 
-    def coefficients(self, projection: Projection, kept: Kept | None = None) -> Whitened:
+    def coefficients(self, projection: Projection) -> Whitened:
         S, log_det = self.S.whitened(projection.factor)
         return Whitened(_mean_at_beta(self.a_beta, projection), S, log_det, definite(log_det))
 

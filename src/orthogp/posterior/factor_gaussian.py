@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from orthogp.errors import ConfigurationError
 from orthogp.linalg import Factor, cholesky, log_diagonal
-from orthogp.posterior.gaussian import Kept, Whitened
+from orthogp.posterior.gaussian import Whitened
 
 
 class CovarianceFactor(nn.Module):
@@ -52,12 +52,8 @@ class FactorGaussian(nn.Module):
         self.covariance = CovarianceFactor(factor, num_latents, hold_fixed, dtype)
         self.mean = nn.Parameter(factor.L.new_zeros(num_latents, factor.L.shape[-1], dtype=dtype))
 
-    def beside(self) -> None:
-        """Nothing here is worth having before K_β is factorised."""
-
-    def whitened(
-        self, factor: Factor, kept: Kept | None = None, dtype: torch.dtype = torch.float64
-    ) -> Whitened:
+    def whitened(self, factor: Factor, dtype: torch.dtype = torch.float64) -> Whitened:
+        """(v, S̃) at the current K_β, in float64 whatever the `dtype` that would do."""
         S, log_det = self.covariance.whitened(factor)
         mean = self.mean.double()
         v = mean if self.covariance.hold_fixed == "whitened" else mean @ factor.R.mT

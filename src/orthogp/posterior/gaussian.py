@@ -1,4 +1,4 @@
-"""q(f_β) in the coordinates it is kept in, and as what every basis needs: whitened (v, S̃).
+"""q(f_β) for natural steps: how it is stored, and as what every basis needs, whitened (v, S̃).
 
 Which coordinates stand still while the kernel and β move is a choice with consequences for the
 hyperparameters' gradients. With K_β + εI = L Lᵀ now, L₀ when q was last set, and T = L⁻¹ L₀:
@@ -7,13 +7,15 @@ hyperparameters' gradients. With K_β + εI = L Lᵀ now, L₀ when q was last s
     unwhitened   v = T v₀         S̃ = T S̃₀ Tᵀ                 (m_β and S stand still)
     dual         η = T η₀         Λ̃ = I + T (Λ̃₀ − I) Tᵀ        (the likelihood's sites stand still)
 
-There are two ways there. A GPU factorises Λ̃₀ beside K_β and takes T to its roots; a CPU waits for
-L, takes Λ̃ = T⁻ᵀ Λ̃₀ T⁻¹ and inverts it, which is less work. One step of the optimizer lies between
-L₀ and L, so that T is close to the identity.
+There are two ways there. One takes Λ̃ = T⁻ᵀ Λ̃₀ T⁻¹ and inverts it, which is less work. The other
+starts from the factor of Λ̃₀, which needs no K_β and may be computed at the same time as that of
+K_β, and multiplies its roots by T. One step of the optimizer lies between L₀ and L, so that T is
+close to the identity.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -35,8 +37,6 @@ from orthogp.linalg import (
 )
 from orthogp.posterior.natural import WhitenedNatural, natural_step, safe_step_size
 
-# Gives the factor of Λ̃₀: computes it, or waits for it where that is under way.
-Kept = Callable[[], Factor]
 # What stands still while the kernel and β move.
 HOLD_FIXED = ("whitened", "unwhitened", "dual")
 
@@ -93,6 +93,7 @@ class NaturalGaussian(nn.Module):
             )
         L = factor.L.detach()
         self.hold_fixed = hold_fixed
+        self._precision_factor: Factor | None = None
         identity = torch.eye(L.shape[-1], dtype=L.dtype, device=L.device)
         self.register_buffer("precision", identity.repeat(num_latents, 1, 1))
         self.register_buffer("precision_mean", L.new_zeros(num_latents, L.shape[-1]))
@@ -110,45 +111,40 @@ class NaturalGaussian(nn.Module):
                 self._buffers[name] = buffer.to(fn(buffer[:0]).device)
         return self
 
-    def beside(self) -> Kept | None:
-        """Factorises Λ̃₀, for a device that factorises K_β beside it.
-
-        None where the sites are held fixed: without K_β they say nothing yet.
-        """
-        return None if self.hold_fixed == "dual" else self._factorised
-
     @torch.no_grad()
-    def _factorised(self) -> Factor:
-        return factorise(self.precision, jitter=0.0)
+    def factorise_precision(self) -> Factor | None:
+        """The factor of Λ̃₀; None where the sites stand still, of which Λ̃₀ alone says nothing."""
+        return None if self.hold_fixed == "dual" else factorise(self.precision, jitter=0.0)
 
-    def whitened(
-        self, factor: Factor, kept: Kept | None = None, dtype: torch.dtype = torch.float64
-    ) -> Whitened:
-        """(v, S̃) at the current K_β; ask for the gradients with respect to them to `step`.
+    @contextmanager
+    def using(self, precision_factor: Factor | None) -> Iterator[None]:
+        """Within it `whitened` starts from this factor of Λ̃₀."""
+        self._precision_factor = precision_factor
+        try:
+            yield
+        finally:
+            self._precision_factor = None
 
-        `kept` gives what `beside()` does, for who has it already; `dtype` is that of S̃.
-        """
+    def whitened(self, factor: Factor, dtype: torch.dtype = torch.float64) -> Whitened:
+        """(v, S̃) at the current K_β, S̃ in this dtype; `step` asks for the gradients of both."""
         if self.hold_fixed == "dual":
             return _tracked(_from_natural(self._natural(factor), dtype))
         with torch.no_grad():
-            if kept is None:
+            if self._precision_factor is None:
                 q = _from_natural(self._natural(factor), dtype)
             else:
-                q = self._from_kept(kept, factor, dtype)
+                q = self._from_root(self._precision_factor, factor, dtype)
         q = _tracked(q)
         if self.hold_fixed == "unwhitened":
             v, log_det, trace = _Follow.apply(factor.omega, q.v, q.S, q.log_det)  # pyright: ignore
             q = replace(q, v=v, log_det=log_det, following_trace=trace)
         return q
 
-    def _from_kept(self, kept: Kept, factor: Factor, dtype: torch.dtype) -> Whitened:
-        following = self.hold_fixed == "unwhitened"
-        # Before Λ̃₀ is waited for.
-        T = lower_product(factor.R, self.L, lower=True) if following else None
-        own = kept()
+    def _from_root(self, own: Factor, factor: Factor, dtype: torch.dtype) -> Whitened:
         # S̃ = ρ ρᵀ and v = ρ R₀ η₀ with ρ = T R₀ᵀ, where R₀ᵀ R₀ = Λ̃₀⁻¹.
         root, log_det = own.R.mT, 2.0 * log_diagonal(own.R)
-        if T is not None:
+        if self.hold_fixed == "unwhitened":
+            T = lower_product(factor.R, self.L, lower=True)
             root, log_det = lower_product(T, root), log_det + 2.0 * log_diagonal(T)
         v = root @ (own.R @ self.precision_mean.unsqueeze(-1))
         root = root.to(dtype)
@@ -175,17 +171,13 @@ class NaturalGaussian(nn.Module):
         return WhitenedNatural(precision, self.precision_mean @ T.mT)
 
     @torch.no_grad()
-    def restate(self, factor: Factor, q: Whitened, kept: Factor | None = None) -> None:
-        """Keeps q = `whitened(factor, kept)` at the current L: the same q(f_β), other buffers."""
-        if self.hold_fixed != "whitened":
-            if q.natural is None:
-                assert kept is not None
-                root = upper_product(self._back(factor), kept.L)
-                symmetric_product(root, root, out=self.precision)
-                self._set_mean(q.v)
-            else:
-                self.precision.copy_(q.natural.precision)
-                self.precision_mean.copy_(q.natural.precision_mean)
+    def move_to(self, factor: Factor, precision_factor: Factor) -> None:
+        """Expresses the same q(f_β) by the current L; `precision_factor` is that of Λ̃₀."""
+        if self.hold_fixed == "unwhitened":
+            back = self._back(factor)
+            root = upper_product(back, precision_factor.L)
+            symmetric_product(root, root, out=self.precision)
+            self.precision_mean.copy_(self.precision_mean @ back)
         self._set_factor(factor)
 
     @torch.no_grad()
@@ -197,16 +189,15 @@ class NaturalGaussian(nn.Module):
         grad_S: Float[Tensor, "c b b"],
         step_size: Float[Tensor, ""],
         guarded: bool,
-        restated: bool = False,
     ) -> None:
-        """A natural step on ℒ from its gradients at q; `restated` says that `restate` was called.
+        """A natural step on ℒ from its gradients at q = `whitened(factor)`.
 
-        `log_det` is a path of its own, so these are the gradients `natural_step` asks for.
+        Where q came from the factor of Λ̃₀, after `move_to`. `log_det` is a path of its own, so
+        these are the gradients `natural_step` asks for.
         """
         own = WhitenedNatural(self.precision, self.precision_mean)
         before = own
-        if not restated:
-            assert q.natural is not None
+        if q.natural is not None:
             before = q.natural
             self._set_factor(factor)
         if guarded:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from orthogp.errors import NumericalError
 from orthogp.model import VariationalGP
-from orthogp.posterior import Basis, Predictor, marginals
+from orthogp.posterior import Basis, Predictor, kl_divergence, marginals
 from orthogp.training.batches import ColumnSampler, Rows
 from orthogp.training.streams import Stream
 
@@ -53,7 +53,7 @@ def full_bound(model: VariationalGP, rows: Rows | Stream, num_rows: int | None =
         columns = ColumnSampler(count, ESTIMATE_COLUMNS, 0, device).draw(1)[0]
     empty = basis.beta[:0].double()
     whole = basis.project(model.covariance, factor, empty, columns)
-    kl = basis.kl(model.covariance, whole, basis.coefficients(whole))
+    kl = kl_divergence(whole, basis.coefficients(whole))
     total = torch.zeros_like(kl)
 
     def expected_log_prob(part: Rows) -> Tensor:

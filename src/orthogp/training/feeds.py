@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from orthogp.errors import FileError
-from orthogp.execution.streams import record
+from orthogp.execution.cuda_streams import record
 from orthogp.execution.team import Team
 from orthogp.training.batches import Rows, Sampler
 from orthogp.training.streams import Stream, Windows

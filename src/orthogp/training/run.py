@@ -18,6 +18,7 @@ from orthogp.training.callbacks import Callback, Event, Report
 from orthogp.training.checkpoint import Checkpoint, Checkpoints, fingerprint
 from orthogp.training.config import TrainingConfig
 from orthogp.training.feeds import make_feed
+from orthogp.training.overlapped import OverlappedStep
 from orthogp.training.sharing import deal, make_shards
 from orthogp.training.state import (
     Progress,
@@ -103,11 +104,11 @@ class Run:
         dtype = self.model.basis.beta.dtype
         config, team = self.config, self.team
         self.feed = make_feed(self.rows, config.batch_size, config.seed, team, self.device, dtype)
-        self.step = Step(
+        kind = OverlappedStep if self.device.type == "cuda" else Step
+        self.step = kind(
             self.model, config, len(self.rows), self.feed.batch, self.num_columns,
             team, self.batch_rows,
         )  # fmt: skip
-        self.captured = False
 
     def rates(self, steps: int) -> Tensor:
         """Learning rate, τ and the γ rule's rate of the next steps, on the device."""
@@ -148,9 +149,6 @@ class Run:
             self.step.rates.copy_(rates[k])
             if columns is not None and self.step.columns is not None:
                 self.step.columns.copy_(columns[k])
-            if not self.captured:
-                self.step.capture()
-                self.captured = True
             failure = self._failure_of(self.step) or failure
         self._raise_together(failure)
 

@@ -1,18 +1,15 @@
 """One training step: bound, gradients, natural step on q(f_β), Adam on the rest.
 
-Nothing here reads a tensor's value on the host. On CUDA the step is captured once and replayed.
+Nothing here reads a tensor's value on the host. `OverlappedStep` is the same step on a GPU.
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from orthogp.errors import ConfigurationError
-from orthogp.execution.streams import Branches, known, now, urgent_stream
 from orthogp.execution.team import Team
-from orthogp.likelihoods import Conditional
 from orthogp.model import Bound, VariationalGP
 from orthogp.model.priors import log_prior, registered_priors, require_densities
 from orthogp.posterior import NaturalGaussian, Orthogonal
@@ -26,8 +23,6 @@ from orthogp.posterior.residual import (
 from orthogp.training.adam import BETA1, Adam
 from orthogp.training.config import TrainingConfig
 from orthogp.training.watch import CAUSES, Watch
-
-WARMUP_STEPS = 3
 
 
 class Step:
@@ -62,7 +57,6 @@ class Step:
         # Of hyperparameters that stay where they are a prior has nothing to say.
         self.priors = registered_priors(model) if config.train_hyperparameters else ()
         require_densities(self.priors)
-        self._graph: torch.cuda.CUDAGraph | None = None
 
     def _choose_parameters(self) -> None:
         """Who moves each parameter: the γ rule moves a_γ of the orthogonal basis, Adam the rest."""
@@ -118,55 +112,34 @@ class Step:
 
     def __call__(self) -> None:
         """One step on the batch in the buffers, at the rates in the buffers."""
-        if self._graph is None:
-            self._run()
-        else:
-            self._graph.replay()
+        self._run()
 
     def _run(self) -> None:
         x, y, *weight = self.batch
-        alone = self.team.size == 1
         # Among several processes none may leave a step that the others go on with.
         bound = self.model.bound(
             x, y, self.num_rows, self.columns, weight[0] if weight else None, self.batch_rows,
-            robust=alone,
+            robust=self.team.size == 1,
         )  # fmt: skip
-        prior = log_prior(self.priors) if self.priors else None
-        moved = self.parameters if self.a_gamma is None else [*self.parameters, self.a_gamma]
-        wanted = moved if self.natural is None else [bound.q.v, bound.q.S, *moved]
-        branches = Branches(self.rates.device)
-        natural, restated = self.natural, bound.kept is not None
-        # When all that a natural step needs is there, which is long before the last gradient.
-        ready: list[torch.cuda.Event] = []
-        if natural is not None and restated:
-            # From when q was complete: nothing after that reads what it is kept by.
-            after = () if bound.stated is None else (bound.stated,)
-            done = branches.run(partial(_restated, natural, bound), patient=True, after=after)
-            if alone:
-                ready = [done, known(bound.q.v), known(bound.q.S)]
-        if alone:
-            branches.run(lambda: self._note(bound, bound.value.detach(), prior), patient=True)
-        value, grads = self._differentiated(bound, prior, wanted)
-        if not ready:
-            branches.join()
-        if natural is not None:
+        prior = self._log_prior()
+        value, grads = self._differentiated(bound, prior)
+        self._note(bound, value, prior)
+        if self.natural is not None:
             grad_v, grad_S, *grads = grads
-            guarded = not self.model.likelihood.log_concave
-            args = bound.factor, bound.q, grad_v, grad_S, self.rates[1], guarded, restated
-            branches.run(lambda: natural.step(*args), patient=bool(ready), after=ready)
-        if ready:
-            branches.join()
-        if not alone:
-            self._note(bound, value, prior)
-        for parameter, grad in zip(moved, grads, strict=True):
-            parameter.grad = grad
-        branches.run(self._move_residual)
-        if self.config.clip_norm is not None and self.parameters:
-            torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip_norm * self.num_rows)
-        branches.run(lambda: self.watch.note_gradients(grads))
-        if self.adam is not None:
-            self.adam.step()
-        branches.join()
+            self._natural_step(bound, grad_v, grad_S)
+        self._set_gradients(grads)
+        self._move_residual()
+        self._clip()
+        self.watch.note_gradients(grads)
+        self._move_parameters()
+
+    @property
+    def _moved(self) -> Sequence[Tensor]:
+        """What gradients are asked for beyond those of q(f_β)."""
+        return self.parameters if self.a_gamma is None else [*self.parameters, self.a_gamma]
+
+    def _log_prior(self) -> Tensor | None:
+        return log_prior(self.priors) if self.priors else None
 
     def _note(self, bound: Bound, value: Tensor, prior: Tensor | None) -> None:
         if self.residual_adam is not None:
@@ -174,9 +147,14 @@ class Step:
         self.watch.note(bound, value, prior)
 
     def _differentiated(
-        self, bound: Bound, prior: Tensor | None, wanted: Sequence[Tensor]
+        self, bound: Bound, prior: Tensor | None
     ) -> tuple[Tensor, Sequence[Tensor]]:
-        """The bound of all processes' rows; the gradients of minus the bound plus log p(θ)."""
+        """The bound of all processes' rows; the gradients of minus the bound plus log p(θ).
+
+        With respect to v and S̃ first, where they take natural steps, then to what else moves.
+        """
+        moved = self._moved
+        wanted = moved if self.natural is None else [bound.q.v, bound.q.S, *moved]
         if self.team.size == 1:
             objective = bound.value if prior is None else bound.value + prior
             return bound.value.detach(), torch.autograd.grad(objective, wanted, self.minus_one)
@@ -228,6 +206,23 @@ class Step:
             return CAUSES[1]
         return None
 
+    def _natural_step(self, bound: Bound, grad_v: Tensor, grad_S: Tensor) -> None:
+        assert self.natural is not None
+        guarded = not self.model.likelihood.log_concave
+        self.natural.step(bound.factor, bound.q, grad_v, grad_S, self.rates[1], guarded)
+
+    def _set_gradients(self, grads: Sequence[Tensor]) -> None:
+        for parameter, grad in zip(self._moved, grads, strict=True):
+            parameter.grad = grad
+
+    def _clip(self) -> None:
+        if self.config.clip_norm is not None and self.parameters:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip_norm * self.num_rows)
+
+    def _move_parameters(self) -> None:
+        if self.adam is not None:
+            self.adam.step()
+
     def _move_residual(self) -> None:
         if self.a_gamma is None:
             return
@@ -243,38 +238,6 @@ class Step:
             after = exact_rule(a, grad, self.projected, rate, self.model.jitter)
         with torch.no_grad():
             self.a_gamma.copy_(after)
-
-    def capture(self) -> None:
-        """Captures the step as a CUDA graph; the state afterwards is the state before."""
-        if not self.capturable:
-            return
-        before, device = self.snapshot(), self.rates.device
-        with torch.cuda.device(device):
-            stream = urgent_stream(device)
-            stream.wait_stream(torch.cuda.current_stream(device))
-            with torch.cuda.stream(stream):
-                for _ in range(WARMUP_STEPS):
-                    self._run()
-            torch.cuda.current_stream(device).wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            # Other threads may allocate and copy meanwhile, as they do who read ahead.
-            mode = "thread_local"
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
-                self._run()
-        self._graph = graph
-        self.restore(before)
-        self.watch.first.fill_(torch.nan)
-
-    @property
-    def capturable(self) -> bool:
-        # GPyTorch's own kernels, conditionals and priors compare tensors on the host.
-        return (
-            self.model.basis.beta.is_cuda
-            and self.model.covariance.fused
-            and not isinstance(self.model.likelihood, Conditional)
-            and not self.priors
-            and self.config.residual_rule != "exact"
-        )
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor that a step changes, by name; the order and names are those of a file."""
@@ -302,9 +265,3 @@ class Step:
         for name, value in self.tensors().items():
             value.copy_(state[name])
         self.watch.start_over()
-
-
-def _restated(natural: NaturalGaussian, bound: Bound) -> torch.cuda.Event:
-    """Keeps q at the L of the bound; when that is done."""
-    natural.restate(bound.factor, bound.q, bound.kept)
-    return now(natural.precision.device)
