@@ -53,7 +53,7 @@ mutants: $(INSTALLED) ## break the source on purpose and see the tests fail
 	$(BIN)/python tools/mutants.py
 
 # TORTURE_DATA is a folder of tables (TASK/NAME.npz); without it only synthetic ones are trained on.
-torture: $(INSTALLED) ## mutated files, kills and hard numbers, for an hour or more
+torture: $(INSTALLED) ## mutated files, kills and hard numbers, in twenty minutes
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/torture/files.py --count 10000 --workers $(WORKERS) --keep build/torture/files
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/torture/kills.py --kills 50
 	$(BIN)/python benchmarks/torture/numerics.py --workers $(WORKERS) --data-dir "$(TORTURE_DATA)" \

@@ -1,4 +1,4 @@
-"""A step by one and by two processes on loopback, beside the model of docs/scaling.md.
+"""A step by one and by two processes on loopback, beside the model of docs/scaling-measured.md.
 
     OMP_NUM_THREADS=1 python benchmarks/ranks.py [--sizes 300:700,300:7000] [--repeats 40]
     python benchmarks/ranks.py --model
