@@ -76,8 +76,7 @@ MUTANTS: tuple[Mutant, ...] = (
         file="orthogp/posterior/projection.py",
         find="parts = p.residual_energy +",
         replace=(
-            "u = p.u.unsqueeze(-1)\n"
-            "    parts = (u.mT @ q.S @ u).flatten() + p.residual_energy +"
+            "u = p.u.unsqueeze(-1)\n    parts = (u.mT @ q.S @ u).flatten() + p.residual_energy +"
         ),
         tests=(
             "tests/posterior/test_bases.py::test_kl_is_that_of_the_predicted_gaussian",

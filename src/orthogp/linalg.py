@@ -122,10 +122,10 @@ def add_jitter(K: Float[Tensor, "*c b b"], jitter: float) -> Float[Tensor, "*c b
     return out
 
 
-def _with_room(K: Float[Tensor, "*c b b"], jitter: float) -> Float[Tensor, "*c p p"]:
-    """K + εI in a place of its own; on a GPU an identity rounds its size up to a `_whole` one."""
+def _padded(K: Float[Tensor, "*c b b"], jitter: float) -> Float[Tensor, "*c p p"]:
+    """A copy of K + εI, on a GPU extended by an identity to the `_padded_size`."""
     size = K.shape[-1]
-    whole = _whole(size) if K.is_cuda else size
+    whole = _padded_size(size) if K.is_cuda else size
     if whole == size:
         room = K.clone(memory_format=torch.contiguous_format)
     else:
@@ -138,14 +138,14 @@ def _with_room(K: Float[Tensor, "*c b b"], jitter: float) -> Float[Tensor, "*c p
     return room
 
 
-def _whole(size: int) -> int:
-    """The size from which halving leads to blocks of equal width, `LARGEST_SOLVE` at most."""
+def _padded_size(size: int) -> int:
+    """The next size that can be halved into equal blocks of a width of at most `LARGEST_SOLVE`."""
     parts = 2 ** max(0, math.ceil(math.log2(size / LARGEST_SOLVE)))
     return -(-size // parts) * parts
 
 
 def _cholesky(K: Float[Tensor, "*c b b"]) -> tuple[Float[Tensor, "*c b b"], Int[Tensor, "*c"]]:
-    """L and whether K, its own transpose, has one; L is in the place of K."""
+    """L, which overwrites the symmetric K, and LAPACK's report."""
     info = K.new_empty(K.shape[:-2], dtype=torch.int32)
     # The transpose is laid out as LAPACK wants it: nothing is copied. On a CPU L comes by rows.
     torch.linalg.cholesky_ex(K.mT, upper=not K.is_cuda, out=(K.mT, info))
@@ -153,7 +153,7 @@ def _cholesky(K: Float[Tensor, "*c b b"]) -> tuple[Float[Tensor, "*c b b"], Int[
 
 
 def _invert_lower(L: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
-    """L⁻¹ of a lower triangular matrix, on a GPU of a `_whole` size.
+    """L⁻¹ of a lower triangular matrix, on a GPU of a `_padded_size`.
 
     There the diagonal blocks are inverted all at once and joined pair by pair with products,
     which fill the device; a triangular solve works through the rows one after the other.
@@ -299,7 +299,7 @@ class _InverseCholesky(torch.autograd.Function):
     @staticmethod
     def forward(ctx, K, jitter, dtype):
         size = K.shape[-1]
-        L, info = _cholesky(_with_room(K, jitter))
+        L, info = _cholesky(_padded(K, jitter))
         R, L = (A[..., :size, :size] for A in (_invert_lower(L), L))
         ctx.save_for_backward(R)
         ctx.jitter = jitter

@@ -1,4 +1,4 @@
-"""One file, data only: a magic line, a checksum, and tensors with JSON beside them.
+"""One file, data only: a magic line, a checksum, and tensors with JSON.
 
 Nothing in such a file is ever imported or executed; a file that is not whole is refused.
 """
@@ -158,7 +158,7 @@ def _read(file: BinaryIO, path: Path, kind: str) -> tuple[dict[str, Tensor], dic
 
 
 def _header(file: BinaryIO, size: int) -> dict[str, Any]:
-    """What the file says of its tensors, if it is as long as they are: known before it is read."""
+    """The table of tensors, after a check that the file is long enough for them."""
     length = int.from_bytes(file.read(8), "little")
     if length > LARGEST_HEADER:
         raise ValueError(f"its header claims {length} bytes")

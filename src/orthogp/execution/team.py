@@ -69,10 +69,10 @@ class Team:
             return
         with _contact(self):
             for dtype in sorted({t.dtype for t in tensors}, key=str):
-                alike = [t for t in tensors if t.dtype == dtype]
-                flat = torch.cat([t.reshape(-1) for t in alike])
+                same = [t for t in tensors if t.dtype == dtype]
+                flat = torch.cat([t.reshape(-1) for t in same])
                 dist.broadcast(flat, src=0)
-                for part, t in zip(flat.split([t.numel() for t in alike]), alike, strict=True):
+                for part, t in zip(flat.split([t.numel() for t in same]), same, strict=True):
                     t.copy_(part.reshape(t.shape))
 
     def first_of(self, value: T | None) -> T | None:
@@ -142,8 +142,8 @@ def _contact(team: Team) -> Iterator[None]:
         yield
     except RuntimeError as error:
         # Of gloo's text, neither the place in its source nor its advice.
-        said = re.sub(r"^\[\S+:\d+\] ", "", str(error).strip().split("\n")[0]).split(". ")[0]
+        reason = re.sub(r"^\[\S+:\d+\] ", "", str(error).strip().split("\n")[0]).split(". ")[0]
         raise TeamError(
-            f"process {team.rank} of {team.size} lost contact with the others ({said}); start all "
-            "of them again with the same checkpoint_dir to go on from the last checkpoint"
+            f"process {team.rank} of {team.size} lost contact with the others ({reason}); "
+            "start all of them again with the same checkpoint_dir to go on from the last checkpoint"
         ) from error

@@ -1,4 +1,4 @@
-"""Where β and γ start: k-means centres and a random sample, no two points alike."""
+"""Where β and γ start: k-means centres and a random sample, no two points the same."""
 
 import warnings
 

@@ -1,9 +1,9 @@
 """A trained basis condensed for prediction: O(|γ| + |β|²) a row.
 
-What β says of the mean is a difference of large numbers, in float64 therefore; what γ adds is not,
-and keeps the precision that it was trained in where its sum for a row is the same beside any other
-rows. The variances of many rows are taken in float32 on a CPU, and once more in float64 where they
-are so small that its rounding, as measured at the model's own points, would show.
+β's part of the mean is a difference of large numbers and is computed in float64. γ's part is not;
+it has the precision of training where the sum for a row does not depend on the other rows of the
+batch. On a CPU the variances of many rows are computed in float32, and again in float64 where they
+are so small that the rounding of float32, as measured at the model's own points, would matter.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from orthogp.posterior.base import Basis
 
 # A share of the prior variance that rounding alone can make of nothing.
 NEGLIGIBLE = 1e-12
-# Fewer rows than this are not worth float32, and come out the same beside any others.
+# Fewer rows are computed in float64 alone, so that a row's result does not depend on the others.
 MANY = 512
 # A variance must be so many times the rounding of float32, which must be below this share of the
 # prior variance to be of use.
@@ -31,7 +31,7 @@ PROBES = 1024
 class Predictor:
     """m(x) = k_xα a with α = β ∪ γ, and s(x) = k_xx − Σ_i λ_i (Z k_βx)_i², everything precomputed.
 
-    From I − S̃ = U diag(λ) Uᵀ the rows of |λ|^½ Uᵀ R, those with λ < 0 apart from the others, each
+    From I − S̃ = U diag(λ) Uᵀ the rows of |λ|^½ Uᵀ R, those with λ < 0 on their own, each
     part turned into a trapezoid that keeps its sums of squares: Z, with λ = ∓1. One product a row,
     nearly half of it zeros, and rows that lose nothing to the conditioning of K_β. The first
     `lowered` rows are the part with −1, where S̃ is beyond the prior.
@@ -60,15 +60,15 @@ class Predictor:
                 mean += self.covariance.matvec(narrow, self.gamma, self.gamma_weights)
             prior = self.covariance.diagonal(x)
         if self.rounding is None or x.shape[0] < MANY:
-            variance = prior - self._known(k)
+            variance = prior - self._explained_variance(k)
         else:
-            variance = prior - self._known(k.float()).double()
+            variance = prior - self._explained_variance(k.float()).double()
             small = (variance < TIMES_ROUNDING * self.rounding * prior).any(0).nonzero()[:, 0]
             if len(small):
-                variance[:, small] = prior[small] - self._known(k[:, small])
+                variance[:, small] = prior[small] - self._explained_variance(k[:, small])
         return mean, torch.maximum(variance, 1e-10 * prior)
 
-    def _known(self, k: Float[Tensor, "b n"]) -> Float[Tensor, "c n"]:
+    def _explained_variance(self, k: Float[Tensor, "b n"]) -> Float[Tensor, "c n"]:
         """Σ_i λ_i (Z k)_i², what of the prior variance β explains, in the dtype of k."""
         found = k.new_empty(len(self.Z), k.shape[1])
         along = k.new_empty(self.Z.shape[-2], k.shape[1])
@@ -132,7 +132,7 @@ def _rounding(p: Predictor) -> float | None:
     points = torch.cat([p.beta, p.gamma.to(p.beta)])
     points = points[:: -(-len(points) // PROBES)]
     k, prior = p.covariance.block(p.beta, points), p.covariance.diagonal(points)
-    error = (p._known(k) - p._known(k.float())).abs().amax(0)
+    error = (p._explained_variance(k) - p._explained_variance(k.float())).abs().amax(0)
     largest = (error / prior).max().item()
     return largest if largest <= LARGEST_ROUNDING else None
 

@@ -1,6 +1,6 @@
 """The three rules for a_γ: exact, diagonal, and Adam with a scaled step.
 
-Each has a step size of its own: that of q(f_β) is far beyond what the exact rule can bear.
+Each has a step size of its own: the exact rule diverges with that of q(f_β).
 """
 
 import torch
@@ -100,16 +100,16 @@ class ScaledAdam:
 
     def set_scale(self, scale: Float[Tensor, " g"]) -> None:
         """Takes a fresh D + ε."""
-        held = self.state[self.a_gamma]["scale"]
-        if scale.shape != held.shape:
+        own = self.state[self.a_gamma]["scale"]
+        if scale.shape != own.shape:
             raise ConfigurationError(
-                f"the scale has {scale.shape[0]} entries for {held.shape[0]} residual points"
+                f"the scale has {scale.shape[0]} entries for {own.shape[0]} residual points"
             )
-        held.copy_(scale)
+        own.copy_(scale)
 
     @torch.no_grad()
     def count(self) -> None:
-        """Counts a step, before its gradient is known."""
+        """Counts a step; its gradient may be computed later."""
         state = self.state[self.a_gamma]
         # In float64: 1 − 0.999ᵗ in float32 is off by 1e-4 at the first step.
         first, second = 1.0 - self._betas ** state["step"].add_(1.0)

@@ -14,7 +14,7 @@ BETA1, EPS = 0.9, 1e-8
 
 
 class Adam:
-    """The state has its memory from the start, so that a graph can hold it and a file fill it."""
+    """Adam whose state is allocated at once, so that a CUDA graph or a checkpoint can refer to it."""
 
     def __init__(self, parameters: Sequence[Tensor], learning_rate: Tensor, beta2: float = 0.999):
         self.learning_rate, self.beta2 = learning_rate, beta2
@@ -44,7 +44,7 @@ class Adam:
                     self._step_fused(self._fused, parameters)
                     continue
                 except (TypeError, NotImplementedError):
-                    # It takes other arguments than in the versions known, or not this device.
+                    # Other arguments than in the versions tried, or no support for this device.
                     self._fused = None
             self._step_plainly(parameters)
 

@@ -43,9 +43,9 @@ class Checkpoints:
         files.write(path, KIND, tensors, meta)
         own = [p for p in self._paths() if p.name.endswith(self.suffix)]
         # What is ahead of this step was damaged: the run went on from behind it.
-        kept = [p for p in own if p <= path][:KEPT]
+        recent = [p for p in own if p <= path][:KEPT]
         for old in own:
-            if old not in kept:
+            if old not in recent:
                 with contextlib.suppress(OSError):
                     old.unlink()
         # A process that was killed while it wrote could not remove what it had written.

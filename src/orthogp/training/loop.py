@@ -1,4 +1,4 @@
-"""The loop that every fit runs: chunks of steps that never wait, and a look between them."""
+"""The training loop: chunks of steps that never wait for the device, checked after each chunk."""
 
 import time
 import warnings

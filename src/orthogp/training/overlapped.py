@@ -62,14 +62,14 @@ def overlapped_bound(
         streams = SideStreams(device, enabled=covariance.fused)
         expectation = streams.start(lambda: model.likelihood.expectation(y, x.dtype), y)
         kernel_parameters = covariance.held_tensors()
-        begun = torch.cuda.Event() if large else None
-        factor = streams.run(lambda: _factor_of_beta(model, begun), *kernel_parameters)
+        factorising = torch.cuda.Event() if large else None
+        factor = streams.run(lambda: _factor_of_beta(model, factorising), *kernel_parameters)
         precision_factor = None
         if natural is not None:
             precision_factor = streams.start(
                 natural.factorise_precision,
                 low_priority=large,
-                after=() if begun is None else (begun,),
+                after=() if factorising is None else (factorising,),
             )
         p = basis.project(covariance, factor, x, columns)
         reads = x, p.beta, p.gamma, p.a_gamma, *kernel_parameters
@@ -101,11 +101,12 @@ def overlapped_bound(
     return OverlappedBound(bound, precision_factor and precision_factor(), ready)
 
 
-def _factor_of_beta(model: VariationalGP, begun: torch.cuda.Event | None) -> Factor:
-    """`Basis.factor` in one attempt; `begun` occurs when the factorisation itself begins."""
+def _factor_of_beta(model: VariationalGP, factorising: torch.cuda.Event | None) -> Factor:
+    """`Basis.factor` in one attempt; the event `factorising` occurs when the
+    factorisation itself begins."""
     K_b = model.basis.covariance_at_beta(model.covariance)
-    if begun is not None:
-        record(begun, K_b.device)
+    if factorising is not None:
+        record(factorising, K_b.device)
     return factorise(K_b, model.jitter, model.basis.beta.dtype)
 
 

@@ -40,7 +40,7 @@ class ProgressBar:
         if not self.console.is_terminal:
             return
         if event.kind == "start":
-            # Speed is that of this process, not of the one that a resumed run was begun by.
+            # Speed is that of this process, not of the one that started a resumed run.
             self.first_step = event.step
             self.first_second = event.history[-1].seconds if event.history else 0.0
             self.bar.update(self.task, completed=0.0, description=f"step {event.step}")

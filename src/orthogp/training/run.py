@@ -128,7 +128,7 @@ class Run:
         return torch.tensor(rows, dtype=torch.float32).to(self.device, non_blocking=True)
 
     def chunk(self, steps: int) -> tuple[float, str | None]:
-        """Runs `steps` steps without looking; the mean bound, and what went wrong, if anything."""
+        """Runs `steps` steps without reading the device; the mean bound, and the fault, if any."""
         try:
             self._run(steps)
             # The host looks here, and only here.

@@ -13,7 +13,7 @@ from orthogp.training.config import TrainingConfig
 def make_shards(
     basis: Basis, config: TrainingConfig, team: Team, batch_rows: int, validated: bool
 ) -> Shards | None:
-    """How γ is to be held; None where every process holds all of it."""
+    """How γ is divided among the processes; None where every process has all of it."""
     count = basis.gamma.shape[0]
     # A process without any would have no part in the sums that carry gradients back.
     if team.size == 1 or not config.shard_residual or count < team.size:

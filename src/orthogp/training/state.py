@@ -18,7 +18,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass
 class Progress:
-    """Everything beside tensors that a run must remember to go on where it stopped."""
+    """All but the tensors that a run needs to go on where it stopped."""
 
     step: int = 0
     seconds: float = 0.0

@@ -176,7 +176,7 @@ class Step:
         return set() if basis.shards is None else {basis.gamma, basis.a_gamma}
 
     def common_tensors(self) -> list[Tensor]:
-        """Of `tensors()`, those that all processes must have alike."""
+        """Of `tensors()`, those that must be the same in all processes."""
         own = self._own_part()
         if not own:
             return list(self.tensors().values())

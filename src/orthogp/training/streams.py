@@ -26,7 +26,7 @@ class Stream(ABC):
 
     @abstractmethod
     def outline(self) -> Iterator[bytes]:
-        """What tells these rows from others."""
+        """What identifies these rows, for a checkpoint to compare."""
 
     def __len__(self) -> int:
         return sum(self.sizes)
@@ -48,7 +48,7 @@ class Window:
 
 
 class Windows:
-    """The windows of a stream, epoch after epoch; where one stands is two numbers.
+    """The windows of a stream, epoch after epoch; a position is an epoch and a number in it.
 
     Part `part` of `parts` sees its own blocks of each epoch. All is decided by the seed.
     """
@@ -74,7 +74,7 @@ class Windows:
         self.ahead = self._read_ahead()
 
     def next(self) -> Window:
-        """The window that was read ahead; the one after it is begun."""
+        """The window that was read ahead; reading of the one after it begins."""
         window = self.ahead.result()
         self.number += 1
         if self.number >= len(self.groups):

@@ -1,4 +1,4 @@
-"""What steps note of themselves on the device, for the host to read when it looks."""
+"""The bounds and failures of steps, recorded on the device until the host reads them."""
 
 import math
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ class Watch:
         self.latest = torch.zeros_like(self.total)
 
     def note(self, bound: Bound, value: Tensor, prior: Tensor | None = None) -> None:
-        """What is to be said of a step before its gradients are known; `prior` is log p(θ)."""
+        """Records a step before its gradients are computed; `prior` is log p(θ)."""
         self.total += value
         objective = value if prior is None else value + prior.detach()
         self.latest.copy_(objective)
@@ -70,13 +70,13 @@ class Watch:
         return None if math.isfinite(self.total.item()) else CAUSES[2]
 
     def read(self) -> float:
-        """The sum of the bounds since this was last called, which also forgets what went wrong."""
+        """The sum of the bounds since the last call; failures are cleared."""
         total = float(self.total)
         self.total.zero_()
         self.failed.zero_()
         return total
 
     def start_over(self) -> None:
-        """For a run that was taken back to where it was."""
+        """Clears everything, for a run that was rewound."""
         for seen in (self.total, self.mean_kl, self.failed):
             seen.zero_()
