@@ -14,7 +14,7 @@ BETA1, EPS = 0.9, 1e-8
 
 
 class Adam:
-    """Adam whose state is allocated at once, so that a CUDA graph or a checkpoint can refer to it."""
+    """Adam whose state is allocated at once, so that a CUDA graph and a file can refer to it."""
 
     def __init__(self, parameters: Sequence[Tensor], learning_rate: Tensor, beta2: float = 0.999):
         self.learning_rate, self.beta2 = learning_rate, beta2

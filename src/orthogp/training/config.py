@@ -25,8 +25,8 @@ class TrainingConfig:
     """The settings of one run. Steps are counted, never epochs; times are seconds.
 
     `adam_beta2` is the decay of Adam's mean of squared gradients: those of the first steps are
-    large, and in a short run a slow decay leaves the last steps too small. `residual_step` is the step
-    size of the rule for a_γ, by default the learning rate, less where there are many γ.
+    large, and in a short run a slow decay leaves the last steps too small. `residual_step` is the
+    step size of the rule for a_γ, by default the learning rate, less where there are many γ.
     `residual_floor` is ε of D + ε, relative to the prior variance: without it a γ near a point of β
     moves the function elsewhere by many times the learning rate. `shard_residual` lets the
     processes of a team hold γ in parts.
