@@ -129,7 +129,7 @@ RESIDUALS = (10**5, 10**6, 10**7, 10**8)
 
 
 def extrapolation() -> str:
-    """The table of docs/scaling-measured.md: milliseconds a step, and how much of R the speed-up is."""
+    """The table in docs/scaling-measured.md: milliseconds a step, and the speed-up by R."""
     lines = ["| \\|γ\\| | " + " | ".join(f"{r} GPU{'s' if r > 1 else ''}" for r in RANKS) + " |"]
     lines.append("|---" * (len(RANKS) + 1) + "|")
     for residual in RESIDUALS:

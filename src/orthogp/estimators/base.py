@@ -23,6 +23,7 @@ from orthogp.errors import FileError, OrthogpError
 from orthogp.estimators.calibration import Calibration, LatentScales
 from orthogp.estimators.checks import Columns, checked_table, require_fitted
 from orthogp.estimators.defaults import (
+    LAST_STEPS,
     first_config,
     last_config,
     starts_by_evidence,
@@ -56,6 +57,7 @@ from orthogp.training import (
     full_bound,
     gain_over_constant,
     predict_in_chunks,
+    solvable,
 )
 
 # Points at which an estimator from a file is asked for predictions before anyone else asks.
@@ -71,7 +73,7 @@ class OrthogonalGP(Settings, BaseEstimator):
     After a fit: `elbo_`, the bound on all rows given (for a table that was streamed an unbiased
     estimate, from a sample of its rows), in nats and in the units of y; `history_`,
     one dict a report; `n_iter_`, the steps since the last fresh start; `model_`, the torch module.
-    The last steps, which take in the rows that calibrated, count for neither. A fit that fails
+    What follows to take in the rows that calibrated counts for neither. A fit that fails
     leaves all of this, and every prediction, as it was.
     """
 
@@ -152,13 +154,16 @@ class OrthogonalGP(Settings, BaseEstimator):
         gaussian = model.likelihood.gaussian
         config = training_config(settings, len(train), gaussian, seed + done, started)
         takes_in = held is not None and isinstance(train, Rows)
-        if takes_in:
+        solves = solvable(model) and isinstance(train, Rows)
+        if takes_in or solves:
             config = first_config(config)
         bar = (ProgressBar(config.max_steps, config.max_time),) if self.verbose else ()
         callbacks = (*self.callbacks, *bar)
         # A look at thousands of rows at every report is worth its time only to stop early.
         judges = held if self.early_stopping else None
         result = training.fit(model, train, config, judges, callbacks, self.checkpoint_dir)
+        if solves and isinstance(train, Rows) and result.reason != "interrupt":
+            self._solve(model, train, config)
         if team.leads:
             _warn_if_nothing_learned(model, table.judged if held is None else held)
         if held is not None:
@@ -185,10 +190,20 @@ class OrthogonalGP(Settings, BaseEstimator):
             steps=done + result.steps,
         )
 
+    @staticmethod
+    def _solve(model: VariationalGP, rows: Rows, config: TrainingConfig) -> None:
+        """Puts q at its optimum for these rows."""
+        max_time = None if config.max_time is None else 0.5 * LAST_STEPS * config.max_time
+        training.solve(model, rows, config, max_time)
+        current_team().align([*model.basis.buffers(), model.basis.a_gamma])
+
     def _take_in(
         self, model: VariationalGP, rows: Rows, config: TrainingConfig, steps: int
     ) -> None:
         """Lets what was held out to calibrate count as well, now that it has calibrated."""
+        if solvable(model):
+            self._solve(model, rows, config)
+            return
         last = last_config(config, steps)
         if last is None:
             return

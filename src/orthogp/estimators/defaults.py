@@ -104,7 +104,7 @@ def training_config(
 
 
 def first_config(config: TrainingConfig) -> TrainingConfig:
-    """Leaves time for the run of `last_config`."""
+    """Leaves time for what follows the run: that of `last_config`, or solving for q."""
     if config.max_time is None:
         return config
     return replace(config, max_time=(1.0 - LAST_STEPS) * config.max_time)

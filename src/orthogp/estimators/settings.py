@@ -59,7 +59,7 @@ class Settings:
         early_stopping: stop when held-out rows no longer gain, and return to the best.
         validation_fraction: the share of rows held out to stop early and to calibrate predictions;
             no more than 5000, and none where they would be too few to calibrate. Of a table in
-            memory a tenth as many steps as before take them in afterwards.
+            memory they are taken in afterwards.
         warm_start: whether `fit` goes on from the last fit.
         checkpoint_dir: where a run leaves its state, and where the same call, with the same
             `random_state`, finds it after a crash.

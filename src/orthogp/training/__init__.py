@@ -11,6 +11,7 @@ from orthogp.training.evaluate import (
 )
 from orthogp.training.loop import Result, fit
 from orthogp.training.progress import ProgressBar
+from orthogp.training.solving import solvable, solve
 from orthogp.training.start import start_hyperparameters
 from orthogp.training.streams import Stream
 
@@ -30,5 +31,7 @@ __all__ = [
     "gain_over_constant",
     "held_out_log_density",
     "predict_in_chunks",
+    "solvable",
+    "solve",
     "start_hyperparameters",
 ]
