@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from orthogp.apps.tabular.encoding import Matrix, finite_numbers, learn_medians, missing_refused
-from orthogp.apps.tabular.plan import LevelColumn, Plan
+from orthogp.apps.tabular.encoding import Matrix, finite_numbers, missing_refused
+from orthogp.apps.tabular.plan import LevelColumn, NumberColumn, Plan
 from orthogp.apps.tabular.reading import Column, as_numbers, as_texts, kind_of, listed
 from orthogp.errors import DataError
 
@@ -57,15 +57,18 @@ def learn(table: pa.Table, missing: str) -> tuple[Plan, list[str]]:
     levels = {name: _levels(name, kinds[name], table.column(name)) for name in names
               if kinds[name] in ("text", "bool")}  # fmt: skip
     constant = [name for name in names if _is_constant(name, found, levels)]
-    kept = [name for name in found if name not in constant]
     plan = Plan(
-        learn_medians(tuple(kept), [found[name] for name in kept]),
+        tuple(_number(name, values) for name, values in found.items() if name not in constant),
         tuple(column for name, column in levels.items() if name not in constant),
         missing,
     )
     if not plan.sources:
         raise DataError("no column is left to learn from: every one is constant or left out")
     return plan, _notes(plan, constant, found, table)
+
+
+def _number(name: str, values: Matrix) -> NumberColumn:
+    return NumberColumn(name, float(np.nanmedian(values)), bool(np.isnan(values).any()))
 
 
 def _levels(name: str, kind: str, column: Column) -> LevelColumn:
