@@ -183,6 +183,53 @@ def test_every_likelihood_is_rebuilt(name, dtype, tmp_path):
         assert torch.equal(before, getattr(back.likelihood, method)(y, mean, variance))
 
 
+QUADRATURES = {
+    "student_t": (lambda: likelihoods.StudentT(num_nodes=50), {"num_nodes": 50}),
+    "poisson": (
+        lambda: likelihoods.Poisson(1, num_nodes=7, num_density_nodes=13),
+        {"num_nodes": 7, "num_density_nodes": 13},
+    ),
+    "bernoulli": (lambda: likelihoods.Bernoulli(num_nodes=9), {"num_nodes": 9}),
+    "robustmax": (lambda: likelihoods.RobustMax(3, num_nodes=11), {"num_nodes": 11}),
+    "softmax": (lambda: likelihoods.Softmax(3, num_draws=32), {"num_draws": 32}),
+}
+
+
+@pytest.mark.parametrize("name", QUADRATURES)
+def test_quadrature_sizes_are_stated_and_an_old_file_without_them_is_read(name, tmp_path):
+    make, sizes = QUADRATURES[name]
+    likelihood, path = make(), tmp_path / "m"
+    save_model(path, model_with(likelihood=likelihood, latents=likelihood.num_latents), {}, {})
+    tensors, header = files.read(path, "model")
+    assert header["likelihood"].pop("quadrature") == sizes
+    forge(path, tensors, {**header, "format": [1, 2]})
+    buffers = dict(load_model(path).model.likelihood.named_buffers())
+    assert all(torch.equal(buffers[key], value) for key, value in likelihood.named_buffers())
+
+
+@pytest.mark.parametrize("name", QUADRATURES)
+def test_a_quadrature_size_that_the_file_does_not_hold_is_refused(name, tmp_path):
+    likelihood, path = QUADRATURES[name][0](), tmp_path / "m"
+    save_model(path, model_with(likelihood=likelihood, latents=likelihood.num_latents), {}, {})
+    tensors, header = files.read(path, "model")
+    for size in (2**40, 2, None, "20"):
+        header["likelihood"]["quadrature"] = dict.fromkeys(QUADRATURES[name][1], size)
+        forge(path, tensors, header)
+        with pytest.raises(FileError, match="quadrature sizes"):
+            load_model(path)
+
+
+def test_draws_of_a_size_that_takes_no_room_are_refused(tmp_path):
+    path = tmp_path / "m"
+    save_model(path, model_with(likelihood="softmax", latents=3), {}, {})
+    tensors, header = files.read(path, "model")
+    del header["likelihood"]["quadrature"]
+    tensors["likelihood.draws"] = torch.empty(2**40, 3, 0)
+    forge(path, tensors, header)
+    with pytest.raises(FileError, match="empty"):
+        load_model(path)
+
+
 def test_frozen_parameters_stay_frozen(tmp_path):
     model = model_with()
     model.likelihood.likelihood.noise_covar.raw_noise.requires_grad_(False)

@@ -1,7 +1,7 @@
 """Kernels, means and likelihoods as JSON and tensors, and back.
 
-A description is a type's name, its settings, the parts below it, the constraints that say what
-its raw parameters mean, and the priors on them.
+A description is a type's name, its settings, the sizes of its quadrature rules, the parts below it,
+the constraints that say what its raw parameters mean, and the priors on them.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,11 +21,14 @@ from orthogp.storage.priors import describe_priors, register_priors, unknown_pri
 from orthogp.storage.recipes import (
     CONSTANTS,
     CONSTRAINTS,
+    MOST_NODES,
     MOST_PARTS,
     NAMES,
     RECIPES,
     TRANSFORMS,
+    Recipe,
     Tensors,
+    quadrature_sizes,
 )
 
 Description = dict[str, Any]
@@ -147,7 +150,9 @@ def _tree(module: nn.Module) -> Description:
     recipe = RECIPES[type(module)]
     settings = {name: getattr(module, name) for name in recipe.settings}
     parts = {name: _tree(part) for name, part in _parts(module).items()}
-    return {"type": type(module).__name__, "settings": settings, "parts": parts}
+    tree = {"type": type(module).__name__, "settings": settings, "parts": parts}
+    sizes = quadrature_sizes(recipe, dict(module.named_buffers()))
+    return tree | ({"quadrature": sizes} if sizes else {})
 
 
 def _count(description: Description) -> int:
@@ -178,8 +183,26 @@ def _build_tree(description: Description, tensors: Tensors, kind: type[ModuleT])
         _build_tree(part, within(tensors, path), below)
         for path, part in description["parts"].items()
     ]
-    module: Any = recipe.make(*parts, **settings, **recipe.sizes(tensors))
+    quadrature = _stated_quadrature(recipe, description, tensors)
+    module: Any = recipe.make(*parts, **settings, **recipe.sizes(tensors), **quadrature)
     return module
+
+
+def _stated_quadrature(
+    recipe: Recipe, description: Description, tensors: Tensors
+) -> dict[str, int]:
+    """The sizes that the file states for its quadrature rules, which it must also hold."""
+    stored = quadrature_sizes(recipe, tensors)
+    # Files of format 1.2 and before do not state them.
+    stated = description.get("quadrature", stored)
+    if stated != stored:
+        raise FileError(f"it states quadrature sizes {stated!r:.80} and holds {stored}")
+    for name, buffer in recipe.quadrature.items():
+        if tensors[buffer].numel() < stated[name]:
+            raise FileError(f"{buffer} is empty")
+        if buffer.endswith("nodes") and stated[name] > MOST_NODES:
+            raise FileError(f"a quadrature rule has more than {MOST_NODES} nodes")
+    return stated
 
 
 def _constraints(module: nn.Module) -> Description:
