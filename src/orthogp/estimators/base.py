@@ -29,7 +29,7 @@ from orthogp.estimators.defaults import (
     training_config,
 )
 from orthogp.estimators.fitted import Fitted
-from orthogp.estimators.intake import Intake, Table, require_alike
+from orthogp.estimators.intake import FitData, Intake, require_alike
 from orthogp.estimators.scaling import Array, Scaling
 from orthogp.estimators.setting_checks import (
     check_settings,
@@ -329,7 +329,9 @@ class OrthogonalGP(Settings, BaseEstimator):
             self._adopt(Fitted.on(_present(self.device), **state["_fitted"]))
 
 
-def _table(intake: Intake, X: Any, y: Any, sample_weight: Any, generator: torch.Generator) -> Table:
+def _table(
+    intake: Intake, X: Any, y: Any, sample_weight: Any, generator: torch.Generator
+) -> FitData:
     """The rows in memory, or a stream of those that are too many."""
     source = as_source(X, y, sample_weight)
     if source is None:

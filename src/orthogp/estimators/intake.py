@@ -35,7 +35,7 @@ class Units:
 
 
 @dataclass(frozen=True)
-class Table:
+class FitData:
     """What a fit learns from.
 
     Points are chosen from `sample`; the bound is taken on `judged`, all of the `num_rows` rows
@@ -77,7 +77,7 @@ class Intake:
         inputs = moments.scaling() if scaled else Scaling.none(columns.count)
         return Units(columns, current_team().agree(inputs), self.learner.learn(survey))
 
-    def table(self, X: Any, y: Any, sample_weight: Any, generator: torch.Generator) -> Table:
+    def table(self, X: Any, y: Any, sample_weight: Any, generator: torch.Generator) -> FitData:
         """Rows in memory, and those of them that are held out."""
         X, columns = self.check_inputs(X, self.units and self.units.columns)
         y = self.learner.check(y, len(X))
@@ -92,7 +92,7 @@ class Intake:
         rows = units.rows(X, y, weight, self.dtype)
         train, held = hold_out(rows, self.settings, generator)
         total = float(len(rows) if weight is None else weight.sum())
-        return Table(units, train, held, train, rows, len(rows), total)
+        return FitData(units, train, held, train, rows, len(rows), total)
 
 
 def hold_out(

@@ -27,7 +27,7 @@ from orthogp.estimators.defaults import (
     start_steps,
     starts_by_evidence,
 )
-from orthogp.estimators.intake import Table
+from orthogp.estimators.intake import FitData
 from orthogp.estimators.scaling import Array, Scaling
 from orthogp.estimators.setting_checks import is_number, torch_dtype
 from orthogp.kernel.covariance import Covariance
@@ -43,7 +43,7 @@ SPREAD_ROWS = 10_000
 
 def new_model(
     settings: Mapping[str, Any],
-    table: Table,
+    table: FitData,
     likelihood: Likelihood,
     mean: Mean | None,
     variance: float,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from orthogp.errors import DataError
 from orthogp.estimators.checks import Columns, checked_weight
 from orthogp.estimators.defaults import count_held_out, point_counts
-from orthogp.estimators.intake import Intake, Table, Units
+from orthogp.estimators.intake import FitData, Intake, Units
 from orthogp.estimators.scaling import Array, Moments
 from orthogp.posterior.points import KMEANS_ROWS
 from orthogp.sources import RowBlock, Source
@@ -69,7 +69,7 @@ def _one_table(parts: list[Any]) -> Any:
     return pa.concat_tables(parts)
 
 
-def streamed_table(intake: Intake, source: Source, generator: torch.Generator) -> Table:
+def streamed_table(intake: Intake, source: Source, generator: torch.Generator) -> FitData:
     """Surveys a source in one pass: scales, targets, and a sample of its rows."""
     settings, num_rows = intake.settings, len(source)
     num_held = count_held_out(num_rows, settings["validation_fraction"], settings["early_stopping"])
@@ -85,7 +85,7 @@ def streamed_table(intake: Intake, source: Source, generator: torch.Generator) -
     left_out = np.sort(np.sort(chosen)[order[:num_held]])
     train = TableStream(intake, units, source, left_out)
     rest = sample.map(lambda t: t[order[num_held:]])
-    return Table(units, train, held, rest, sample, num_rows, total)
+    return FitData(units, train, held, rest, sample, num_rows, total)
 
 
 def _survey(

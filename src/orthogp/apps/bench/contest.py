@@ -115,7 +115,7 @@ def compete(
                 outcome.skipped[name] = f"{python} could not be started: {error.strerror}"
                 continue
             stack.callback(processes[name].close)
-            build = {"do": "build", "module": entry.module, "setup": asdict(entry.setup)}
+            build = {"do": "build", "model": entry.model, "setup": asdict(entry.setup)}
             for answer in attempt(name, build, warm_up)[:1]:
                 outcome.versions |= answer["versions"]
         for k in range(repeats):

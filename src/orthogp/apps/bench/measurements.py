@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from orthogp.apps.bench.contest import Say, compete, quiet
-from orthogp.apps.bench.contestants import OURS, PEERS, Entry, lineup
-from orthogp.apps.bench.contestants.contract import Setup
 from orthogp.apps.machine import describe_machine
+from orthogp.apps.bench.contest import Say, compete, quiet
+from orthogp.apps.bench.contestants import OUR_MODEL, OURS, PEERS, Entry, lineup
+from orthogp.apps.bench.contestants.contract import Setup
 from orthogp.errors import ConfigurationError
 
 # Enough that the posterior is not the prior.
@@ -141,7 +141,7 @@ def scaling(config: ScalingConfig, say: Say = quiet) -> dict[str, Any]:
     task = {"do": "train", "steps": config.steps}
     ms, peak, skipped, versions = {}, {}, {}, {}
     for count in config.residuals:
-        entry = Entry("ours", replace(config.setup, n_residual=count), "orthogp")
+        entry = Entry(OUR_MODEL, replace(config.setup, n_residual=count), "orthogp")
         outcome = compete({str(count): entry}, {}, task, task, "seconds", config.repeats, say)
         ms |= {name: 1e3 * seconds for name, seconds in outcome.values.items()}
         peak |= outcome.peak_mb

@@ -20,18 +20,19 @@ SMALLEST_CHUNK = 256
 class Worker:
     """What can be asked of this process: `build` first, then `train` or `predict`, and `finish`."""
 
-    def build(self, module: str, setup: dict[str, Any]) -> dict[str, Any]:
+    def build(self, model: str, setup: dict[str, Any]) -> dict[str, Any]:
         if setup["threads"] is not None and hasattr(os, "sched_setaffinity"):
             # Every library's threads follow the cores they may use; not all have a setting.
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: setup["threads"]])
         # With the folder of this file on the path, as it is for a script.
         contract = importlib.import_module("contestants.contract")
-        model = importlib.import_module(f"contestants.{module}").Model
+        module, _, name = model.partition(":")
+        make = getattr(importlib.import_module(f"contestants.{module}"), name)
         self.setup = contract.Setup(**setup)
         data = contract.make_data(self.setup)
         reset_peak()
         self.resident = memory("VmRSS")
-        self.model = model(self.setup, data)
+        self.model = make(self.setup, data)
         return {"versions": self.model.versions}
 
     def train(self, steps: int) -> dict[str, Any]:

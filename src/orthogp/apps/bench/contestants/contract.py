@@ -59,7 +59,7 @@ def make_data(setup: Setup) -> Data:
 
 
 class Contestant(Protocol):
-    """A library's model in its idiomatic fast form, named `Model` in its file."""
+    """A library's model in its idiomatic fast form."""
 
     versions: dict[str, str]
     # Rows of one call of `predict`; None to have the fastest found.

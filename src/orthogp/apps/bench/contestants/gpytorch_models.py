@@ -45,7 +45,7 @@ class Posterior(gpytorch.models.ApproximateGP):
         return gpytorch.distributions.MultivariateNormal(mean, covariance)  # pyright: ignore
 
 
-class Model:
+class GPyTorchModel:
     chunk_rows = None
 
     def __init__(self, setup: Setup, data: Data):
