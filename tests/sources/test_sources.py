@@ -14,7 +14,7 @@ from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
 from orthogp.errors import DataError, FileError
 from orthogp.estimators import streamed
 from orthogp.estimators.scaling import Moments, Scaling
-from orthogp.sources import ArrayTable, DatasetTable, ParquetTable, arrays, as_source
+from orthogp.sources import ArrayTable, DatasetTable, ParquetTable, as_source, blocks
 
 ROWS = 600
 SMALL: dict[str, Any] = {
@@ -51,8 +51,8 @@ def folder(frame, tmp_path):
 @pytest.fixture
 def always_streamed(monkeypatch):
     monkeypatch.setattr(streamed, "LOADED_BYTES", 0)
-    monkeypatch.setattr(arrays, "ARRAY_ROWS", 90)
-    monkeypatch.setattr(arrays, "DATASET_ROWS", 90)
+    monkeypatch.setattr(blocks, "ARRAY_ROWS", 90)
+    monkeypatch.setattr(blocks, "DATASET_ROWS", 90)
 
 
 def memory_map(path, values):
@@ -65,8 +65,8 @@ INPUTS = ["a", "b", "c", "d"]
 
 
 def test_blocks_are_the_table(frame, folder, monkeypatch):
-    monkeypatch.setattr(arrays, "ARRAY_ROWS", 90)
-    monkeypatch.setattr(arrays, "DATASET_ROWS", 90)
+    monkeypatch.setattr(blocks, "ARRAY_ROWS", 90)
+    monkeypatch.setattr(blocks, "DATASET_ROWS", 90)
     X, y = frame[INPUTS].to_numpy(np.float64, copy=True), frame.y.to_numpy(copy=True)
     pairs = TensorDataset(torch.from_numpy(X), torch.from_numpy(y))
     for source in (
@@ -77,11 +77,11 @@ def test_blocks_are_the_table(frame, folder, monkeypatch):
     ):
         assert len(source) == ROWS
         assert len(source.sizes) > 3
-        blocks = [source.read(k) for k in range(len(source.sizes))]
-        assert [len(b.y) for b in blocks] == list(source.sizes)
-        np.testing.assert_array_equal(np.concatenate([b.X for b in blocks]), X)
-        np.testing.assert_array_equal(np.concatenate([b.y for b in blocks]), y)
-        weights = [b.weight for b in blocks if b.weight is not None]
+        parts = [source.read(k) for k in range(len(source.sizes))]
+        assert [len(b.y) for b in parts] == list(source.sizes)
+        np.testing.assert_array_equal(np.concatenate([b.X for b in parts]), X)
+        np.testing.assert_array_equal(np.concatenate([b.y for b in parts]), y)
+        weights = [b.weight for b in parts if b.weight is not None]
         if weights:
             np.testing.assert_array_equal(np.concatenate(weights), frame.weight)
 

@@ -18,7 +18,7 @@ from orthogp.plotting.common import (
     require_one_number,
     tidy,
 )
-from orthogp.plotting.points import points_in_units
+from orthogp.plotting.fits import points_in_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orthogp.errors import DataError, FileError
-from orthogp.sources.base import RowBlock, Source
+from orthogp.sources.blocks import RowBlock, Source
 
 if TYPE_CHECKING:
     from pyarrow import Schema, Table, dataset

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from orthogp.apps.machine import describe_machine
+from orthogp.apps import describe_machine
 from orthogp.apps.bench.contest import Say, compete, quiet
 from orthogp.apps.bench.contestants import OUR_MODEL, OURS, PEERS, Entry, lineup
 from orthogp.apps.bench.contestants.contract import Setup

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_compl
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from orthogp.apps.machine import usable_cores
+from orthogp.apps import usable_cores
 from orthogp.apps.paper.datasets import available
 from orthogp.apps.paper.experiments import chosen_methods, find_experiment
 from orthogp.apps.paper.job import Place, finished, perform

@@ -1,6 +1,8 @@
-"""Arrays on disk and torch datasets; a block is a range of rows."""
+"""Tables in blocks of rows, for data that are not in memory all at once."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,12 +11,42 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, IterableDataset
 
 from orthogp.errors import DataError
-from orthogp.sources.base import RowBlock, Source
 
-ARRAY_ROWS = 2**16
-# Items come one by one.
-DATASET_ROWS = 2**12
+# Rows of a block: fewer of a dataset, whose items are read one by one.
+ARRAY_ROWS, DATASET_ROWS = 2**16, 2**12
+# Rows that tell one table from another.
 OUTLINED_ROWS = 256
+
+
+@dataclass(frozen=True)
+class RowBlock:
+    """Rows as they were stored; `X` is what scikit-learn takes for a table."""
+
+    X: Any
+    y: NDArray
+    weight: NDArray | None = None
+
+
+class Source(ABC):
+    """Blocks that can be read in any order, each of them whole."""
+
+    # Rows of every block.
+    sizes: tuple[int, ...]
+
+    @abstractmethod
+    def read(self, number: int) -> RowBlock:
+        """One block, unchecked."""
+
+    @abstractmethod
+    def place(self, number: int) -> str:
+        """Where a block is, in words for a message."""
+
+    @abstractmethod
+    def outline(self) -> Iterator[bytes]:
+        """What tells this table from others, without reading all of it."""
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
 
 
 class ArrayTable(Source):
