@@ -41,9 +41,9 @@ class QuantileMap:
     def __call__(self, levels: Float[Tensor, " q"]) -> Float[Tensor, "q c"]:
         """The normal score to take in place of Φ⁻¹(level)."""
         score = ndtri(levels.double().cpu())
-        inside = score.clamp(self.scores[0], self.scores[-1])
-        moved = [np.interp(inside, self.scores, values) for values in self.values]
-        return torch.from_numpy(np.stack(moved, axis=1)) + (score - inside).unsqueeze(-1)
+        clamped = score.clamp(self.scores[0], self.scores[-1])
+        adjusted = [np.interp(clamped, self.scores, values) for values in self.values]
+        return torch.from_numpy(np.stack(adjusted, axis=1)) + (score - clamped).unsqueeze(-1)
 
 
 def fit_quantile_map(scores: Float[Tensor, "c n"]) -> QuantileMap:
@@ -55,9 +55,9 @@ def fit_quantile_map(scores: Float[Tensor, "c n"]) -> QuantileMap:
     levels = torch.arange(1, LEVELS, dtype=torch.float64) / LEVELS
     # The i-th smallest of n stands for level i / (n + 1): a future row lies below it that often.
     positions = (count + 1) * levels
-    reached = (positions >= 1) & (positions <= count)
-    values = [np.interp(positions[reached], np.arange(1, count + 1), row) for row in ordered]
-    return QuantileMap(ndtri(levels[reached]), torch.from_numpy(np.stack(values)))
+    attained = (positions >= 1) & (positions <= count)
+    values = [np.interp(positions[attained], np.arange(1, count + 1), row) for row in ordered]
+    return QuantileMap(ndtri(levels[attained]), torch.from_numpy(np.stack(values)))
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ class Calibration:
         variance: Float[Tensor, "c n"],
     ) -> Float[Tensor, "q c n"]:
         """F⁻¹(Φ(Q_z(p))) for every level p."""
-        moved = ndtr(self.quantile_map(levels)).to(mean)
-        return likelihood.quantiles(moved, mean, self.variance(likelihood, variance))
+        adjusted = ndtr(self.quantile_map(levels)).to(mean)
+        return likelihood.quantiles(adjusted, mean, self.variance(likelihood, variance))
 
     def sample(
         self,
@@ -125,7 +125,7 @@ class Calibration:
         f: Float[Tensor, "s c n"],
         generator: torch.Generator,
     ) -> Float[Tensor, "s c n"]:
-        """One y for each draw of the latents; κ_s is the business of who draws those."""
+        """One y for each draw of the latents, whose variance has κ_s already."""
         y = likelihood.sample(f, generator)
         return f + self.scales[:, 1:].sqrt().to(f) * (y - f) if likelihood.gaussian else y
 
