@@ -118,7 +118,7 @@ def test_files_from_before_densities_and_classes_were_calibrated(kind, calibrate
         plain = Calibration.gaussian(found.scales, found.quantile_map)
     else:
         plain = LatentScales()
-    gp._adopt(replace(gp._fitted, calibration=plain))
+    gp._set_fitted(replace(gp._fitted, calibration=plain))
     require_equal(gp, loaded, inputs, y)
 
 

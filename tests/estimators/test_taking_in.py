@@ -108,7 +108,7 @@ def test_an_interrupt_leaves_the_model_as_it_stands(monkeypatch):
         if event.kind == "report":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(OrthogonalGP, "_take_in", lambda *_: pytest.fail("went on"))
+    monkeypatch.setattr(OrthogonalGP, "_train_on_all", lambda *_: pytest.fail("went on"))
     regressor(callbacks=[interrupt]).fit(X, Y)
     # Nor is there anything to take in where nothing was held out.
     regressor(validation_fraction=None).fit(X, Y)

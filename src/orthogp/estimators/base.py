@@ -91,7 +91,7 @@ class OrthogonalGP(Settings, BaseEstimator):
 
     @abstractmethod
     def _learner(self, classes: NDArray | None) -> Learner:
-        """How targets are checked and learned; `classes` are all that may ever come."""
+        """How targets are checked and learned; `classes` are all that may ever occur."""
 
     @abstractmethod
     def _prior(self, y: Tensor, targets: Targets) -> tuple[Likelihood, Mean | None, float]:
@@ -108,7 +108,7 @@ class OrthogonalGP(Settings, BaseEstimator):
         """The calibration learned from targets that training has not seen, given the latents."""
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Trains from scratch, or goes on from the last fit with `warm_start`.
+        """Trains from scratch, or continues the last fit with `warm_start`.
 
         In place of arrays X may be the path of a Parquet file or directory, with names of columns
         for y and sample_weight; a NumPy memory map; or, alone, a torch Dataset or one of
@@ -294,7 +294,7 @@ class OrthogonalGP(Settings, BaseEstimator):
         return header | meta, tensors | learned
 
     def _set_state(self, saved: Saved) -> None:
-        """The reverse of `_state`, for what may come from anywhere."""
+        """The reverse of `_state`, for untrusted input."""
         model, meta, tensors = saved.model, saved.meta, saved.tensors
         learned = self._unpack_targets(model, meta, tensors)
         fitted = unpack_fitted(model, learned, meta, tensors, _device_or_cpu(self.device))

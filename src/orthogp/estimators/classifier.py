@@ -38,9 +38,9 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
         classes: ArrayLike | None = None,
         sample_weight: Any = None,
     ) -> Self:
-        """Goes on training with these rows, in the units of the first call.
+        """Continues training with these rows, in the units of the first call.
 
-        `classes` are all that may ever come; the first call needs them if its y lacks some.
+        `classes` are all that may ever occur; the first call needs them if its y lacks some.
         """
         given = None if classes is None else checked_labels(classes, name="classes")
         return self._fit(X, y, sample_weight, continues=True, classes=given)

@@ -47,7 +47,7 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         return tags
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Goes on training with these rows, in the units of the first call."""
+        """Continues training with these rows, in the units of the first call."""
         return self._fit(X, y, sample_weight, continues=True)
 
     def predict(

@@ -22,7 +22,7 @@ FLAGS = (
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Refuses settings that are wrong whatever the data."""
     for name in FLAGS:
-        # Text would pass for true, whatever it says.
+        # Any text would count as true.
         _require(settings, name, isinstance(settings[name], bool | np.bool_), "True or False")
     kernel, jitter = settings["kernel"], settings["jitter"]
     _require(settings, "kernel", kernel is None or isinstance(kernel, Kernel), "a GPyTorch kernel")

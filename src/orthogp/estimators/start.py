@@ -1,9 +1,9 @@
 """Where a fit starts: points, kernel and noise before the first training step.
 
-How far the values of a column typically lie apart is not what its standard deviation says. A column
+The typical distance between values of a column can be far below its standard deviation: a column
 with a few large values, such as a sum of money that is zero for most, has nearly all of its values
-within a small part of its standard deviation. Lengthscales that start there find what happens
-between them; those that start at the standard deviation may never do.
+within a small part of it. Lengthscales that start at the typical distance learn what varies between
+these values; those that start at the standard deviation may never do.
 """
 
 import math
@@ -36,7 +36,7 @@ from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.posterior.points import choose_beta, choose_gamma
 from orthogp.training import start_hyperparameters
 
-# Columns with no more values than these are codes, whose distances say nothing.
+# Columns with no more values than these are codes, whose distances mean nothing.
 MOST_CODES = 10
 SPREAD_ROWS = 10_000
 
@@ -132,8 +132,8 @@ def set_noise(likelihood: RegressionLikelihood, noise_variance: Any, scale: Arra
     if not bool(((noise > lowest) & noise.isfinite()).all()):
         raise ConfigurationError(
             f"noise_variance is {noise_variance!r}, {float(noise.min()):.1e} in units of the "
-            f"standardised y; the likelihood's constraint allows more than {lowest:.1e}, and float32 "
-            "less than 3e38"
+            f"standardised y; the likelihood's constraint allows more than {lowest:.1e}, and "
+            "float32 less than 3e38"
         )
     shared = inner.noise.numel() == 1
     inner.noise = noise.mean() if shared else noise.reshape(inner.noise.shape)

@@ -77,7 +77,7 @@ def unpack_fitted(
     tensors: Mapping[str, Tensor],
     device: torch.device,
 ) -> Fitted:
-    """The reverse of `pack_fitted`, for what may come from anywhere.
+    """The reverse of `pack_fitted`, for untrusted input.
 
     `learned` are the targets and the calibration.
     """

@@ -105,7 +105,7 @@ class NumberLearner:
 
 @dataclass(frozen=True)
 class LabelLearner:
-    """Learns `LabelTargets`; `classes` are all that may ever come, None for those of y."""
+    """Learns `LabelTargets`; `classes` are all that may ever occur, None for those of y."""
 
     classes: NDArray | None
 

@@ -18,8 +18,8 @@ from orthogp.likelihoods.targets import latents_first
 
 # Mean and variance of the latents ↦ the expected log-likelihood of each row.
 Expectation = Callable[[Tensor, Tensor], Tensor]
-# torch's global generator is borrowed for a draw: threads take turns.
-_ONE_AT_A_TIME = threading.Lock()
+# Draws set torch's global generator and restore it: one thread at a time.
+_GENERATOR_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ class RegressionLikelihood(Likelihood):
     ) -> Float[Tensor, "s c n"]:
         """One y for each draw of the latents."""
         seed = torch.randint(2**62, (), generator=generator, device=generator.device)
-        # torch.distributions take no generator: theirs is set for this draw and then put back.
-        with _ONE_AT_A_TIME, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        # torch.distributions take no generator: the global one is seeded, and restored afterwards.
+        with _GENERATOR_LOCK, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             torch.manual_seed(int(seed))
             return self.get_submodule("likelihood")(f).sample().to(f)
 

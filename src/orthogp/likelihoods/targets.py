@@ -1,4 +1,4 @@
-"""What targets may be: each refusal is one sentence that says what came and what was expected."""
+"""Checks of targets, and their layout."""
 
 from jaxtyping import Real, Shaped
 from torch import Tensor

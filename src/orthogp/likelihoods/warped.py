@@ -178,9 +178,9 @@ class NegativeBinomial(OneDimensional):
         y = y.to(f.dtype)
         k, log_k = softplus(f) * per_link, _log_softplus(f) + per_link.log()
         # log Γ(y+k)/Γ(k) = log Γ(y+k)/Γ(1+k) + log k, which survives k = 0; it is 0 for y = 0.
-        some = y > 0
-        rising = torch.lgamma(torch.where(some, y, 1) + k) - torch.lgamma(1 + k) + log_k
-        choose = torch.where(some, rising, 0) - torch.lgamma(y + 1)
+        positive = y > 0
+        rising = torch.lgamma(torch.where(positive, y, 1) + k) - torch.lgamma(1 + k) + log_k
+        choose = torch.where(positive, rising, 0) - torch.lgamma(y + 1)
         return choose + k * (-p).log1p() + y * p.log()
 
     def conditional_moments(
@@ -315,15 +315,15 @@ class Conditional(OneDimensional):
         self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
     ) -> Float[Tensor, "q c n"]:
         conditional = self.likelihood(f)
-        inside = y.clamp_min(self.support().low)
+        clamped = y.clamp_min(self.support().low)
         try:
-            below = conditional.cdf(inside)
+            below = conditional.cdf(clamped)
         except NotImplementedError:
             raise ConfigurationError(
                 f"{type(self.likelihood).__name__} gives a {type(conditional).__name__} without a "
                 "cdf, which intervals and quantiles need"
             ) from None
-        return torch.where(y < inside, 0, below)
+        return torch.where(y < clamped, 0, below)
 
     def support(self) -> Support:
         constraint = self.likelihood(torch.zeros(1)).support

@@ -36,11 +36,11 @@ def plot_history(
     ax.set_xlabel(LABELS[x])
     ax.set_ylabel("bound, nats")
     tidy(ax)
-    judged = [row for row in history if row.get("held_out") is not None]
-    if judged:
+    reports = [row for row in history if row.get("held_out") is not None]
+    if reports:
         right = ax.twinx()
         right.plot(
-            [row[x] for row in judged], [row["held_out"] for row in judged], color=GAMMA, ls="--",
+            [row[x] for row in reports], [row["held_out"] for row in reports], color=GAMMA, ls="--",
             label="held-out log density",
         )  # fmt: skip
         right.set_ylabel("held-out log density, nats a row (dashed)")

@@ -20,7 +20,7 @@ OUTLINED_ROWS = 256
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Rows as they were stored; `X` is what scikit-learn takes for a table."""
+    """Rows as they are stored; `X` is any table that scikit-learn accepts."""
 
     X: Any
     y: NDArray
@@ -28,7 +28,7 @@ class RowBlock:
 
 
 class Source(ABC):
-    """Blocks that can be read in any order, each of them whole."""
+    """A table in blocks of rows, which can be read in any order."""
 
     # Rows of every block.
     sizes: tuple[int, ...]
@@ -39,18 +39,18 @@ class Source(ABC):
 
     @abstractmethod
     def place(self, number: int) -> str:
-        """Where a block is, in words for a message."""
+        """Where a block is, for an error message."""
 
     @abstractmethod
     def outline(self) -> Iterator[bytes]:
-        """What tells this table from others, without reading all of it."""
+        """Bytes that differ between tables, without reading all of one."""
 
     def __len__(self) -> int:
         return sum(self.sizes)
 
 
 class ArrayTable(Source):
-    """Rows of a memory-mapped array, with targets and weights beside them."""
+    """Rows of a memory-mapped array, with their targets and weights."""
 
     def __init__(self, X: NDArray, y: Any, weight: Any = None):
         self.X, self.y = X, y if isinstance(y, np.ndarray) else np.asarray(y)
@@ -60,7 +60,7 @@ class ArrayTable(Source):
         for name, part in (("y", self.y), ("sample_weight", self.weight)):
             if part is not None and part.shape[:1] != X.shape[:1]:
                 raise DataError(f"X has {len(X)} rows and {name} has shape {part.shape}")
-        self.sizes = _even(len(X), ARRAY_ROWS)
+        self.sizes = _block_sizes(len(X), ARRAY_ROWS)
 
     def read(self, number: int) -> RowBlock:
         rows = self._rows(number)
@@ -95,7 +95,7 @@ class DatasetTable(Source):
             )
         if not len(self.dataset):
             raise DataError(f"{type(dataset).__name__} has no items")
-        self.sizes = _even(len(self.dataset), DATASET_ROWS)
+        self.sizes = _block_sizes(len(self.dataset), DATASET_ROWS)
 
     def read(self, number: int) -> RowBlock:
         rows = self._rows(number)
@@ -105,7 +105,7 @@ class DatasetTable(Source):
             items = [self.dataset[row] for row in rows]
         try:
             x, y = zip(*items, strict=True)
-            return RowBlock(np.stack([_plain(a) for a in x]), np.stack([_plain(b) for b in y]))
+            return RowBlock(np.stack([_array(a) for a in x]), np.stack([_array(b) for b in y]))
         except (TypeError, ValueError) as error:
             raise DataError(
                 f"{self.place(number)} of {type(self.dataset).__name__} are not pairs of inputs "
@@ -127,9 +127,9 @@ class DatasetTable(Source):
         return range(start, start + self.sizes[number])
 
 
-def _even(count: int, size: int) -> tuple[int, ...]:
+def _block_sizes(count: int, size: int) -> tuple[int, ...]:
     return tuple(min(size, count - start) for start in range(0, count, size))
 
 
-def _plain(value: Any) -> NDArray:
+def _array(value: Any) -> NDArray:
     return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)

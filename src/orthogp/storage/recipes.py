@@ -25,7 +25,7 @@ Tensors = Mapping[str, Tensor]
 
 # Beyond these the weights of a Gauss–Hermite rule underflow in float64.
 MOST_NODES = 370
-# No kernel that anyone trains is a sum of more.
+# More than any kernel in use has.
 MOST_PARTS = 1000
 # Buffers that follow from their size: a file holds them to the bit, and cannot hold others.
 CONSTANTS = ("nodes", "weights", "log_weights", "grid", "classes")

@@ -38,7 +38,7 @@ class SpeedConfig:
         require_setup(self.setup)
         require_positive(self.setup, "n_residual")
         require_positive(self, "steps", "repeats")
-        require_known([*self.peers, *self.pythons])
+        require_peers([*self.peers, *self.pythons])
 
 
 def speed(config: SpeedConfig, say: Say = quiet) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class PredictConfig:
         require_setup(self.setup)
         require_positive(self.setup, "n_residual", "test_rows")
         require_positive(self, "repeats")
-        require_known([*self.peers, *self.pythons])
+        require_peers([*self.peers, *self.pythons])
 
 
 def predict(config: PredictConfig, say: Say = quiet) -> dict[str, Any]:
@@ -198,7 +198,7 @@ def seconds_of(statement: str) -> float:
     return float(done.stdout)
 
 
-def require_known(peers: Iterable[str]) -> None:
+def require_peers(peers: Iterable[str]) -> None:
     unknown = [name for name in peers if name not in PEERS]
     if unknown:
         raise ConfigurationError(f"{unknown[0]!r} is no peer; expected some of {', '.join(PEERS)}")
@@ -212,10 +212,10 @@ def require_positive(config: Any, *names: str) -> None:
 
 def require_setup(setup: Any) -> None:
     require_positive(setup, "n_inducing", "batch", "dims", "rows")
-    for name, known in (("device", ("cpu", "cuda")), ("dtype", ("float32", "float64"))):
-        if getattr(setup, name) not in known:
+    for name, choices in (("device", ("cpu", "cuda")), ("dtype", ("float32", "float64"))):
+        if getattr(setup, name) not in choices:
             raise ConfigurationError(
-                f"{name} is {getattr(setup, name)!r}; expected {' or '.join(known)}"
+                f"{name} is {getattr(setup, name)!r}; expected {' or '.join(choices)}"
             )
     if setup.threads is not None:
         require_positive(setup, "threads")

@@ -1,4 +1,4 @@
-"""A contestant's own process: builds it and runs it when told, over lines of JSON.
+"""The process of a contestant: builds and runs it on request, over lines of JSON.
 
 Run by path, with another environment's Python where need be: a peer's environment has neither
 orthogp nor, perhaps, a NumPy that suits it.
@@ -36,7 +36,7 @@ class Worker:
         return {"versions": self.model.versions}
 
     def train(self, steps: int) -> dict[str, Any]:
-        """Seconds a step. One step goes before: others have used the caches since the last."""
+        """Seconds a step, after one that fills the caches again."""
         self.model.train(1)
         start = time.perf_counter()
         bound = self.model.train(steps)
@@ -81,7 +81,7 @@ class Worker:
 
 
 def memory(field: str) -> int | None:
-    """VmRSS (now) or VmHWM (at most) of this process in bytes; None where Linux does not say.
+    """VmRSS (now) or VmHWM (at most) of this process in bytes; None where /proc lacks it.
 
     Not getrusage's: the peak of a child begins there at its parent's.
     """
@@ -92,7 +92,7 @@ def memory(field: str) -> int | None:
 
 
 def reset_peak() -> None:
-    """What was held while importing is none of the model's peak."""
+    """Forgets the peak of the imports, which is not the model's."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -100,7 +100,7 @@ def reset_peak() -> None:
 
 
 def main() -> None:
-    # Libraries print what they like: to stderr, while the answers have stdout for themselves.
+    # Whatever libraries print goes to stderr: stdout is for the answers alone.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     worker = Worker()

@@ -1,4 +1,4 @@
-"""A table to a matrix, as its plan says."""
+"""From a table to a matrix, by a plan."""
 
 from dataclasses import dataclass, field
 

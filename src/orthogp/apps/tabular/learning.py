@@ -17,7 +17,7 @@ NAMES_ROWS = 0.5
 
 
 def require_usable(schema: Mapping[str, pa.DataType]) -> None:
-    """Refuses types that say nothing to a model as they are."""
+    """Refuses types that a model cannot use as they are."""
     kinds = {name: kind_of(kind) for name, kind in schema.items()}
     times = [name for name, kind in kinds.items() if kind == "time"]
     if times:
@@ -48,7 +48,7 @@ def _count_missing(column: Column) -> int:
 
 
 def learn(table: pa.Table, missing: str) -> tuple[Plan, list[str]]:
-    """The plan for every column of the training rows, and what is worth saying about it."""
+    """The plan for every column of the training rows, and notes on it for the user."""
     names = table.column_names
     kinds = {name: kind_of(table.schema.field(name).type) for name in names}
     found = {
@@ -76,8 +76,8 @@ def _levels(name: str, kind: str, column: Column) -> LevelColumn:
     counts = strings.drop_null().value_counts().to_pylist()
     # By frequency, and where that is equal by name: the order of rows must not matter.
     ordered = [c["values"] for c in sorted(counts, key=lambda c: (-c["counts"], c["values"]))]
-    kept, pooled = sorted(ordered[:MOST_LEVELS]), sorted(ordered[MOST_LEVELS:])
-    return LevelColumn(name, kind, tuple(kept), tuple(pooled), strings.null_count > 0)
+    frequent, pooled = sorted(ordered[:MOST_LEVELS]), sorted(ordered[MOST_LEVELS:])
+    return LevelColumn(name, kind, tuple(frequent), tuple(pooled), strings.null_count > 0)
 
 
 def _is_constant(name: str, found: Mapping[str, Matrix], levels: Mapping[str, LevelColumn]) -> bool:
@@ -85,9 +85,11 @@ def _is_constant(name: str, found: Mapping[str, Matrix], levels: Mapping[str, Le
         return levels[name].codes < 2
     if name not in found:
         return True
-    known = found[name][~np.isnan(found[name])]
-    # A number that is there or not still tells something.
-    return len(known) == 0 or (len(known) == len(found[name]) and bool((known == known[0]).all()))
+    values = found[name][~np.isnan(found[name])]
+    # Whether the number is missing may still be informative.
+    return len(values) == 0 or (
+        len(values) == len(found[name]) and bool((values == values[0]).all())
+    )
 
 
 def _notes(

@@ -6,7 +6,7 @@ from .contract import Setup
 
 PEERS = ("gpytorch", "gpjax", "gpflow")
 OURS, OUR_MODEL = "orthogp_orthogonal", "ours:OrthogpModel"
-# The paper sets 300 + 700 points beside 400 coupled ones, as equal in cost.
+# The paper compares 300 + 700 points with 400 coupled ones, as equal in cost.
 EQUAL_COST = 100
 
 

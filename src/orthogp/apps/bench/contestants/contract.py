@@ -68,7 +68,7 @@ class Contestant(Protocol):
     def __init__(self, setup: Setup, data: Data) -> None: ...
 
     def train(self, steps: int) -> float:
-        """Runs so many full steps to their end; an estimate of the bound, per row of the data."""
+        """Runs full steps to their end; returns an estimate of the bound per row of the data."""
         ...
 
     def predict(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
