@@ -49,10 +49,14 @@ def folder(frame, tmp_path):
 
 
 @pytest.fixture
-def always_streamed(monkeypatch):
-    monkeypatch.setattr(streamed, "LOADED_BYTES", 0)
+def small_blocks(monkeypatch):
     monkeypatch.setattr(blocks, "ARRAY_ROWS", 90)
     monkeypatch.setattr(blocks, "DATASET_ROWS", 90)
+
+
+@pytest.fixture
+def always_streamed(monkeypatch, small_blocks):
+    monkeypatch.setattr(streamed, "LOADED_BYTES", 0)
 
 
 def memory_map(path, values):
@@ -64,9 +68,8 @@ def memory_map(path, values):
 INPUTS = ["a", "b", "c", "d"]
 
 
-def test_blocks_are_the_table(frame, folder, monkeypatch):
-    monkeypatch.setattr(blocks, "ARRAY_ROWS", 90)
-    monkeypatch.setattr(blocks, "DATASET_ROWS", 90)
+@pytest.mark.usefixtures("small_blocks")
+def test_blocks_are_the_table(frame, folder):
     X, y = frame[INPUTS].to_numpy(np.float64, copy=True), frame.y.to_numpy(copy=True)
     pairs = TensorDataset(torch.from_numpy(X), torch.from_numpy(y))
     for source in (
@@ -194,9 +197,9 @@ def test_rows_of_weight_zero_count_for_nothing(frame, tmp_path):
 @pytest.mark.parametrize(
     ("column", "value", "said"),
     [
-        ("a", np.nan, r"row group 1 of .*part-0.parquet: X has 1 values .* row 5, column 'a'"),
-        ("y", np.inf, r"row group 1 of .*part-0.parquet: y has 1 values .* row 5"),
-        ("weight", -1.0, r"row group 1 of .*part-0.parquet: sample_weight has 1 negative"),
+        ("a", np.nan, r"row group 1 .*part-0.* X .* row 5, column 'a'"),
+        ("y", np.inf, r"row group 1 .*part-0.* y .* row 5"),
+        ("weight", -1.0, r"row group 1 .*part-0.* sample_weight"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_place(frame, tmp_path, column, value, said):
@@ -224,19 +227,19 @@ class Uneven(Dataset):
     ("given", "error", "said"),
     [
         (lambda f: (f / "absent", "y"), FileError, "is not there"),
-        (lambda f: (f / "notes.txt", "y"), FileError, "cannot be read as Parquet"),
-        (lambda f: (f, "z"), DataError, "has no column z; it has a, b"),
-        (lambda f: (f, "y"), DataError, r"not numbers: label \(.*string\); encode them"),
-        (lambda f: (f, None), DataError, "expected the name of the column to predict"),
-        (lambda f: (f, np.zeros(3)), DataError, "expected the name of the column to predict"),
-        (lambda f: (f, "y", np.ones(3)), DataError, "the name of a column as sample_weight"),
+        (lambda f: (f / "notes.txt", "y"), FileError, "as Parquet"),
+        (lambda f: (f, "z"), DataError, "no column z"),
+        (lambda f: (f, "y"), DataError, "not numbers: label"),
+        (lambda f: (f, None), DataError, "column to predict"),
+        (lambda f: (f, np.zeros(3)), DataError, "column to predict"),
+        (lambda f: (f, "y", np.ones(3)), DataError, "as sample_weight"),
         (lambda f: (ParquetTable(f, "y", INPUTS), "y"), DataError, "pass it alone"),
         (lambda f: (memory_map(f / "x", np.zeros((3, 2))), None), DataError, "y is None"),
         (lambda f: (memory_map(f / "x", np.zeros((3, 2))), [1.0]), DataError, "X has 3 rows"),
         (lambda f: (memory_map(f / "x", np.zeros(3)), [1.0]), DataError, "has shape"),
-        (lambda f: (Endless(),), DataError, "has no length and no items by number"),
+        (lambda f: (Endless(),), DataError, "no length"),
         (lambda f: (TensorDataset(torch.zeros(0, 2), torch.zeros(0)),), DataError, "no items"),
-        (lambda f: (Uneven(),), DataError, "items 0 to 3 of Uneven are not pairs"),
+        (lambda f: (Uneven(),), DataError, "not pairs"),
     ],
 )
 def test_what_is_no_table_is_refused(folder, given, error, said):
@@ -245,7 +248,7 @@ def test_what_is_no_table_is_refused(folder, given, error, said):
 
 
 def test_an_empty_folder_is_refused(tmp_path):
-    with pytest.raises(DataError, match="has no Parquet files"):
+    with pytest.raises(DataError, match="no Parquet"):
         ParquetTable(tmp_path, "y")
 
 

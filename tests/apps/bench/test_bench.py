@@ -29,11 +29,6 @@ TINY = Setup(n_inducing=8, n_residual=5, batch=16, dims=3, rows=200, threads=1)
 OPTIONS = "--n-inducing 8 --n-residual 5 --batch 16 --dims 3 --steps 2 --repeats 1 --threads 1"
 BUILDERS = {"ours": ours.OrthogpModel, "gpytorch": gpytorch_models.GPyTorchModel}
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:TypedStorage"),
-    pytest.mark.filterwarnings("ignore:torch.sparse.SparseTensor"),
-]
-
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory):
@@ -197,7 +192,7 @@ def test_the_time_of_an_import_is_that_of_a_fresh_process():
         < measurements.seconds_of("import json")
         < measurements.seconds_of("import time; time.sleep(1)")
     )
-    with pytest.raises(ConfigurationError, match="No module named 'absent'"):
+    with pytest.raises(ConfigurationError, match="absent"):
         measurements.seconds_of("import absent")
 
 
