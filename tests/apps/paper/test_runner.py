@@ -148,9 +148,9 @@ def test_grid_takes_what_is_there(data: Path) -> None:
     ]
     curves = {(job.dataset, task) for job, task in grid("illustration", data)}
     assert curves == {("kin40k", "regression"), ("ringnorm", "classification")}
-    with pytest.raises(ConfigurationError, match="does not have nothing"):
+    with pytest.raises(ConfigurationError, match="have nothing"):
         grid("regression", data, ["nothing"])
-    with pytest.raises(ConfigurationError, match="Best: no method"):
+    with pytest.raises(ConfigurationError, match="Best"):
         chosen_methods(EXPERIMENTS["regression"], ["Best"])
 
 

@@ -118,7 +118,7 @@ def test_a_constant_with_gaps_still_tells_something():
 
 
 def test_nothing_to_learn_from_is_refused():
-    with pytest.raises(DataError, match="no column is left"):
+    with pytest.raises(DataError, match="no column"):
         plan_of(a=[1, 1], b=["x", "x"])
 
 
@@ -132,7 +132,7 @@ def test_refusing_missing_values_names_columns_and_counts():
 
 
 def test_infinite_numbers_are_refused():
-    with pytest.raises(DataError, match="'a' has 1 infinite"):
+    with pytest.raises(DataError, match="infinite"):
         plan_of(a=[1.0, float("inf")])
 
 
