@@ -4,13 +4,13 @@ import math
 
 import torch
 from gpytorch.likelihoods import BernoulliLikelihood, SoftmaxLikelihood
-from jaxtyping import Float, Int, Real
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from orthogp.errors import ConfigurationError
 from orthogp.likelihoods.base import ClassificationLikelihood
 from orthogp.likelihoods.quadrature import GaussHermite, floored, log_ndtr
-from orthogp.likelihoods.targets import require_labels
+from orthogp.likelihoods.targets import Latents, PerRow, RowTargets, require_labels
 
 
 class Bernoulli(ClassificationLikelihood):
@@ -33,32 +33,20 @@ class Bernoulli(ClassificationLikelihood):
         self.likelihood = likelihood or BernoulliLikelihood()
         self.quadrature = GaussHermite(num_nodes)
 
-    def expected_log_prob(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+    def expected_log_prob(self, y: RowTargets, mean: Latents, variance: Latents) -> PerRow:
         sign = 2 * y.to(mean.dtype) - 1
         f = self.quadrature.points(mean[0], variance[0])
         return self.quadrature.expectation(log_ndtr(sign * f))
 
-    def log_density(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+    def log_density(self, y: RowTargets, mean: Latents, variance: Latents) -> PerRow:
         sign = 2 * y.to(mean.dtype) - 1
         return log_ndtr(sign * mean[0] / (1 + variance[0]).sqrt())
 
-    def probabilities(
-        self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]
-    ) -> Float[Tensor, "n k"]:
+    def probabilities(self, mean: Latents, variance: Latents) -> Float[Tensor, "n k"]:
         z = mean[0] / (1 + variance[0]).sqrt()
         return torch.special.ndtr(torch.stack([-z, z], dim=-1))
 
-    def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
+    def check_targets(self, y: RowTargets) -> None:
         require_labels(y, self.num_classes)
 
 
@@ -82,12 +70,7 @@ class RobustMax(ClassificationLikelihood):
         classes = torch.arange(num_latents).unsqueeze(-1)
         self.register_buffer("classes", classes, persistent=False)
 
-    def log_prob_largest(
-        self,
-        y: Int[Tensor, " n"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+    def log_prob_largest(self, y: Int[Tensor, " n"], mean: Latents, variance: Latents) -> PerRow:
         """log P(f_y > f_c for every other c), for one class y a row."""
         row = y.unsqueeze(0)
         f_y = self.quadrature.points(mean.gather(0, row)[0], variance.gather(0, row)[0])
@@ -96,27 +79,15 @@ class RobustMax(ClassificationLikelihood):
         log_below = torch.where(self.get_buffer("classes") == y, 0, log_ndtr(z))
         return self.quadrature.log_expectation(log_below.sum(1))
 
-    def expected_log_prob(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+    def expected_log_prob(self, y: RowTargets, mean: Latents, variance: Latents) -> PerRow:
         p = self.log_prob_largest(y.long(), mean, variance).exp()
         wrong = math.log(self.epsilon / (self.num_classes - 1))
         return wrong + p * (math.log1p(-self.epsilon) - wrong)
 
-    def log_density(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+    def log_density(self, y: RowTargets, mean: Latents, variance: Latents) -> PerRow:
         return self._flip(self.log_prob_largest(y.long(), mean, variance).exp()).log()
 
-    def probabilities(
-        self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]
-    ) -> Float[Tensor, "n k"]:
+    def probabilities(self, mean: Latents, variance: Latents) -> Float[Tensor, "n k"]:
         y = torch.zeros(mean.shape[1], dtype=torch.long, device=mean.device)
         # A class at a time: all at once would hold q K² n numbers.
         log_p = [self.log_prob_largest(y + k, mean, variance) for k in range(self.num_classes)]
@@ -127,7 +98,7 @@ class RobustMax(ClassificationLikelihood):
         """The probability of a label, given that of its latent being the largest."""
         return (1 - self.epsilon) * p + self.epsilon / (self.num_classes - 1) * (1 - p)
 
-    def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
+    def check_targets(self, y: RowTargets) -> None:
         require_labels(y, self.num_classes)
 
 
@@ -165,47 +136,28 @@ class Softmax(ClassificationLikelihood):
         draws = _normal_draws(num_draws, num_latents, seed).unsqueeze(-1)
         self.register_buffer("draws", draws, persistent=False)
 
-    def _log_softmax(
-        self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]
-    ) -> Float[Tensor, "q k n"]:
+    def _log_softmax(self, mean: Latents, variance: Latents) -> Float[Tensor, "q k n"]:
         # Not `likelihood(f)`: it transposes its input whenever n equals the number of latents.
         f = mean + floored(variance).sqrt() * self.get_buffer("draws").to(mean.dtype)
         weights = self.likelihood.mixing_weights
         return (f if weights is None else weights.to(f) @ f).log_softmax(1)
 
-    def _log_prob(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, "q n"]:
+    def _log_prob(self, y: RowTargets, mean: Latents, variance: Latents) -> Float[Tensor, "q n"]:
         log_prob = self._log_softmax(mean, variance)
         row = y.long().expand(log_prob.shape[0], 1, -1)
         return log_prob.gather(1, row).squeeze(1)
 
-    def expected_log_prob(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+    def expected_log_prob(self, y: RowTargets, mean: Latents, variance: Latents) -> PerRow:
         return self._log_prob(y, mean, variance).mean(0)
 
-    def log_density(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+    def log_density(self, y: RowTargets, mean: Latents, variance: Latents) -> PerRow:
         log_prob = self._log_prob(y, mean, variance)
         return log_prob.logsumexp(0) - math.log(log_prob.shape[0])
 
-    def probabilities(
-        self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]
-    ) -> Float[Tensor, "n k"]:
+    def probabilities(self, mean: Latents, variance: Latents) -> Float[Tensor, "n k"]:
         return self._log_softmax(mean, variance).exp().mean(0).mT
 
-    def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
+    def check_targets(self, y: RowTargets) -> None:
         require_labels(y, self.num_classes)
 
 

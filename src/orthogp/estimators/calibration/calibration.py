@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from jaxtyping import Float, Real
+from jaxtyping import Float
 from torch import Tensor
 from torch.special import ndtr, ndtri
 
@@ -16,7 +16,7 @@ from orthogp.estimators.calibration.scales import (
     student_log_density,
 )
 from orthogp.likelihoods import Gaussian, RegressionLikelihood
-from orthogp.likelihoods.targets import latents_first
+from orthogp.likelihoods.targets import Latents, PerRow, RowTargets, latents_first
 
 LEVELS = 200
 # A cdf rounds to 0 or 1 beyond eight standard deviations.
@@ -46,7 +46,7 @@ class QuantileMap:
         return torch.from_numpy(np.stack(adjusted, axis=1)) + (score - clamped).unsqueeze(-1)
 
 
-def fit_quantile_map(scores: Float[Tensor, "c n"]) -> QuantileMap:
+def fit_quantile_map(scores: Latents) -> QuantileMap:
     """The map of held-out normal scores; the identity for a small sample."""
     count = scores.shape[1]
     if count < SMALLEST_SAMPLE:
@@ -82,9 +82,7 @@ class Calibration:
         """κ_s of every output."""
         return self.scales[:, :1].to(like)
 
-    def variance(
-        self, likelihood: RegressionLikelihood, variance: Float[Tensor, "c n"]
-    ) -> Float[Tensor, "c n"]:
+    def variance(self, likelihood: RegressionLikelihood, variance: Latents) -> Latents:
         """The latent variance that gives the likelihood the calibrated predictive."""
         if not isinstance(likelihood, Gaussian):
             return variance
@@ -93,12 +91,8 @@ class Calibration:
         return self.latent_scale(variance) * variance + (self.scales[:, 1:].to(noise) - 1) * noise
 
     def log_density(
-        self,
-        likelihood: RegressionLikelihood,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+        self, likelihood: RegressionLikelihood, y: RowTargets, mean: Latents, variance: Latents
+    ) -> PerRow:
         """log p(y) of every row, its outputs together."""
         if not isinstance(likelihood, Gaussian):
             return likelihood.log_density(y, mean, variance)
@@ -112,8 +106,8 @@ class Calibration:
         self,
         likelihood: RegressionLikelihood,
         levels: Float[Tensor, " q"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
+        mean: Latents,
+        variance: Latents,
     ) -> Float[Tensor, "q c n"]:
         """F⁻¹(Φ(Q_z(p))) for every level p."""
         adjusted = ndtr(self.quantile_map(levels)).to(mean)
@@ -132,10 +126,7 @@ class Calibration:
 
 @torch.no_grad()
 def calibrate(
-    likelihood: RegressionLikelihood,
-    y: Real[Tensor, "n *outputs"],
-    mean: Float[Tensor, "c n"],
-    variance: Float[Tensor, "c n"],
+    likelihood: RegressionLikelihood, y: RowTargets, mean: Latents, variance: Latents
 ) -> Calibration:
     """Calibrates the predictions at held-out rows; the identity for counts and for few rows."""
     count = mean.shape[0]
