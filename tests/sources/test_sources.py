@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
 from orthogp.errors import DataError, FileError
 from orthogp.estimators import streamed
-from orthogp.estimators.scaling import Moments, Scaling
+from orthogp.estimators.scaling import Moments
 from orthogp.sources import ArrayTable, DatasetTable, ParquetTable, as_source, blocks
 
 ROWS = 600
@@ -261,7 +261,7 @@ def test_moments_of_parts_are_those_of_the_whole(scale):
     rng = np.random.default_rng(1)
     values, weight = scale * (3 + rng.normal(size=(50, 4))), rng.random(50)
     values[:, 3] = scale
-    whole = Scaling.of(values, weight, "X")
+    whole = Moments.of(values, weight, "X").scaling()
     parts = [Moments.of(values[s], weight[s], "X") for s in (slice(7), slice(7, 8), slice(8, 50))]
     found = parts[0].merged(parts[1]).merged(parts[2]).scaling()
     np.testing.assert_allclose(found.shift, whole.shift, rtol=1e-12)

@@ -28,11 +28,6 @@ class Scaling:
     def none(columns: int) -> "Scaling":
         return Scaling(np.zeros(columns), np.ones(columns))
 
-    @staticmethod
-    def of(values: Array, weight: Array | None, name: str) -> "Scaling":
-        """To mean zero and variance one over weighted rows; a constant column keeps its unit."""
-        return Moments.of(values, weight, name).scaling()
-
     def standardise(self, values: Array, dtype: torch.dtype = torch.float64) -> Tensor:
         """In `dtype`, chunk by chunk: no second copy in float64."""
         out = torch.empty(values.shape, dtype=dtype, device="cpu")
@@ -76,6 +71,7 @@ class Moments:
         return Moments(total, self.mean + other_share * difference, std, largest)
 
     def scaling(self) -> Scaling:
+        """To mean zero and variance one."""
         rounding = ROUNDING * self.largest
         # A constant column keeps its unit, unless the rounding of its values is larger.
         unit = np.maximum(1.0, rounding)
