@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from orthogp.apps import describe_machine
-from orthogp.apps.bench.contest import Say, compete, quiet
+from orthogp.apps.bench.contest import BenchResult, Say, compete, quiet
 from orthogp.apps.bench.contestants import OUR_MODEL, OURS, PEERS, Entry, lineup
 from orthogp.apps.bench.contestants.contract import Setup
 from orthogp.errors import ConfigurationError
@@ -57,15 +57,8 @@ def speed(config: SpeedConfig, say: Say = quiet) -> dict[str, Any]:
         say=say,
     )
     ms = {name: 1e3 * seconds for name, seconds in outcome.values.items()}
-    return {
-        "config": flat(config),
-        "ms": ms,
-        "ratio": {name: ms[name] / ms[OURS] for name in ms if name != OURS and OURS in ms},
-        "peak_mb": outcome.peak_mb,
-        "skipped": outcome.skipped,
-        "versions": outcome.versions,
-        "machine": describe_machine(config.setup.device),
-    }
+    ratio = {name: ms[name] / ms[OURS] for name in ms if name != OURS and OURS in ms}
+    return _result(config, outcome, ms=ms, ratio=ratio)
 
 
 @dataclass(frozen=True)
@@ -104,15 +97,8 @@ def predict(config: PredictConfig, say: Say = quiet) -> dict[str, Any]:
         say=say,
     )
     rate = outcome.values
-    return {
-        "config": flat(config),
-        "rows_per_s": rate,
-        "ratio": {name: rate[OURS] / rate[name] for name in rate if name != OURS and OURS in rate},
-        "peak_mb": outcome.peak_mb,
-        "skipped": outcome.skipped,
-        "versions": outcome.versions,
-        "machine": describe_machine(config.setup.device),
-    }
+    ratio = {name: rate[OURS] / rate[name] for name in rate if name != OURS and OURS in rate}
+    return _result(config, outcome, rows_per_s=rate, ratio=ratio)
 
 
 @dataclass(frozen=True)
@@ -139,22 +125,16 @@ def scaling(config: ScalingConfig, say: Say = quiet) -> dict[str, Any]:
     Each size has its process, so that the peak is its own.
     """
     task = {"do": "train", "steps": config.steps}
-    ms, peak, skipped, versions = {}, {}, {}, {}
+    total = BenchResult()
     for count in config.residuals:
         entry = Entry(OUR_MODEL, replace(config.setup, n_residual=count), "orthogp")
         outcome = compete({str(count): entry}, {}, task, task, "seconds", config.repeats, say)
-        ms |= {name: 1e3 * seconds for name, seconds in outcome.values.items()}
-        peak |= outcome.peak_mb
-        skipped |= outcome.skipped
-        versions |= outcome.versions
-    return {
-        "config": flat(config),
-        "ms": ms,
-        "peak_mb": peak,
-        "skipped": skipped,
-        "versions": versions,
-        "machine": describe_machine(config.setup.device),
-    }
+        total.values |= outcome.values
+        total.peak_mb |= outcome.peak_mb
+        total.skipped |= outcome.skipped
+        total.versions |= outcome.versions
+    ms = {name: 1e3 * seconds for name, seconds in total.values.items()}
+    return _result(config, total, ms=ms)
 
 
 @dataclass(frozen=True)
@@ -221,7 +201,14 @@ def require_setup(setup: Any) -> None:
         require_positive(setup, "threads")
 
 
-def flat(config: Any) -> dict[str, Any]:
-    """A configuration for JSON, with the fields of its setup among its own."""
+def _result(config: Any, outcome: BenchResult, **figures: dict[str, float]) -> dict[str, Any]:
+    """The figures for JSON, with the configuration, its setup's fields among its own."""
     fields = asdict(config)
-    return fields.pop("setup") | fields
+    return {
+        "config": fields.pop("setup") | fields,
+        **figures,
+        "peak_mb": outcome.peak_mb,
+        "skipped": outcome.skipped,
+        "versions": outcome.versions,
+        "machine": describe_machine(config.setup.device),
+    }

@@ -91,10 +91,8 @@ def prepare(request: FitRequest, say: Callable[[str], None]) -> Prepared:
         require_complete(labelled)
     plan, found = learn(labelled.take(pa.array(train)), request.missing)
     encoder, tally = Encoder(plan), Tally()
-    X, X_test = (
-        encoder.encode(labelled.take(train), Tally()),
-        encoder.encode(labelled.take(test), tally),
-    )
+    X = encoder.encode(labelled.take(train), Tally())
+    X_test = encoder.encode(labelled.take(test), tally)
     notes += [*found, *(f"in the test rows, {note}" for note in unseen_notes(tally))]
     for note in notes:
         say(note)
