@@ -149,21 +149,21 @@ def test_a_stream_is_learned_from_like_arrays(frame, folder):
 
 @pytest.mark.usefixtures("always_streamed")
 def test_rows_held_out_of_a_stream_are_not_trained_on(frame, folder, monkeypatch):
-    tables = []
-    original = streamed.streamed_table
+    fits = []
+    original = streamed.streamed_data
     monkeypatch.setattr(
-        "orthogp.estimators.base.streamed_table",
-        lambda *args: tables.append(original(*args)) or tables[-1],
+        "orthogp.estimators.base.streamed_data",
+        lambda *args: fits.append(original(*args)) or fits[-1],
     )
     OrthogonalGPRegressor(**SMALL, validation_fraction=0.3).fit(ParquetTable(folder, "y", INPUTS))
-    (table,) = tables
-    assert len(table.judged) == table.num_rows == ROWS
-    assert len(table.held) == 180
-    assert len(table.train) == 420
-    parts = [rows.y for rows in table.train.chunks(1000)]
-    both = torch.cat([*parts, table.held.y]).sort().values
-    assert torch.equal(both, table.judged.y.sort().values)
-    assert not set(table.sample.y.tolist()) & set(table.held.y.tolist())
+    (data,) = fits
+    assert len(data.bound_rows) == data.num_rows == ROWS
+    assert len(data.held_out) == 180
+    assert len(data.train) == 420
+    parts = [rows.y for rows in data.train.chunks(1000)]
+    both = torch.cat([*parts, data.held_out.y]).sort().values
+    assert torch.equal(both, data.bound_rows.y.sort().values)
+    assert not set(data.sample.y.tolist()) & set(data.held_out.y.tolist())
 
 
 @pytest.mark.usefixtures("always_streamed")

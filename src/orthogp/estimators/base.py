@@ -47,7 +47,7 @@ from orthogp.estimators.state import (
     pack_settings,
     unpack_fitted,
 )
-from orthogp.estimators.streamed import is_large, loaded, streamed_table
+from orthogp.estimators.streamed import is_large, loaded, streamed_data
 from orthogp.estimators.targets import Learner, Targets
 from orthogp.execution.team import current_team
 from orthogp.likelihoods import Likelihood
@@ -141,13 +141,13 @@ class OrthogonalGP(Settings, BaseEstimator):
         seed = team.agree(seed_from(self.random_state))
         generator = torch.Generator().manual_seed(seed)
         intake = Intake(type(self), settings, self._learner(classes), before and before.units)
-        table = _table(intake, X, y, sample_weight, generator)
-        require_alike(table.train, team)
-        train, held_out = table.train, table.held_out
+        data = _fit_data(intake, X, y, sample_weight, generator)
+        require_alike(data.train, team)
+        train, held_out = data.train, data.held_out
         if before is None:
             steps_before, history = 0, ()
-            prior = self._prior(table.sample.y, table.units.targets)
-            model, started = new_model(settings, table, *prior, generator)
+            prior = self._prior(data.sample.y, data.units.targets)
+            model, started = new_model(settings, data, *prior, generator)
         else:
             steps_before, history = before.steps, before.history
             # Training changes a model in place, and this run may fail.
@@ -166,30 +166,30 @@ class OrthogonalGP(Settings, BaseEstimator):
         validation = held_out if self.early_stopping else None
         result = training.fit(model, train, config, validation, callbacks, self.checkpoint_dir)
         if team.leads:
-            _warn_if_nothing_learned(model, table.bound_rows if held_out is None else held_out)
+            _warn_if_nothing_learned(model, data.bound_rows if held_out is None else held_out)
         if held_out is not None:
             calibration = team.agree(
                 self._calibrate(model.likelihood, held_out.y, *_latents(model, held_out))
             )
         else:
-            calibration = before.calibration if before else self._identity(table.units.targets)
+            calibration = before.calibration if before else self._identity(data.units.targets)
         if trains_on_all and result.reason != "interrupt":
             config = training_config(
-                settings, len(table.bound_rows), gaussian, seed + steps_before, started
+                settings, len(data.bound_rows), gaussian, seed + steps_before, started
             )
-            self._train_on_all(model, table.bound_rows, config, result.steps)
+            self._train_on_all(model, data.bound_rows, config, result.steps)
         elapsed = history[-1]["seconds"] if history else 0.0
         reports = [
             replace(r, step=r.step + steps_before, seconds=r.seconds + elapsed)
             for r in team.agree(result.history)
         ]
-        bound = team.agree(full_bound(model, table.bound_rows, table.num_rows))
+        bound = team.agree(full_bound(model, data.bound_rows, data.num_rows))
         return Fitted(
-            units=table.units,
+            units=data.units,
             model=model,
             predictor=model.predictor(),
             calibration=calibration,
-            elbo=bound + table.weight * table.units.targets.log_jacobian,
+            elbo=bound + data.weight * data.units.targets.log_jacobian,
             history=(*history, *map(asdict, reports)),
             steps=steps_before + result.steps,
         )
@@ -340,16 +340,16 @@ class OrthogonalGP(Settings, BaseEstimator):
             self._set_fitted(Fitted.on_device(_device_or_cpu(self.device), **state["_fitted"]))
 
 
-def _table(
+def _fit_data(
     intake: Intake, X: Any, y: Any, sample_weight: Any, generator: torch.Generator
 ) -> FitData:
     """The rows in memory, or a stream of those that are too many."""
     source = as_source(X, y, sample_weight)
     if source is None:
-        return intake.table(X, y, sample_weight, generator)
+        return intake.fit_data(X, y, sample_weight, generator)
     if is_large(source):
-        return streamed_table(intake, source, generator)
-    return intake.table(*loaded(source), generator)
+        return streamed_data(intake, source, generator)
+    return intake.fit_data(*loaded(source), generator)
 
 
 def _warn_if_nothing_learned(model: VariationalGP, rows: Rows) -> None:

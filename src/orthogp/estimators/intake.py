@@ -78,7 +78,7 @@ class Intake:
         inputs = moments.scaling() if scaled else Scaling.none(columns.count)
         return Units(columns, current_team().agree(inputs), self.learner.learn(survey))
 
-    def table(self, X: Any, y: Any, sample_weight: Any, generator: torch.Generator) -> FitData:
+    def fit_data(self, X: Any, y: Any, sample_weight: Any, generator: torch.Generator) -> FitData:
         """Rows in memory, and those of them that are held out."""
         X, columns = self.check_inputs(X, self.units and self.units.columns)
         y = self.learner.check(y, len(X))

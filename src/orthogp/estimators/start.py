@@ -43,7 +43,7 @@ SPREAD_ROWS = 10_000
 
 def new_model(
     settings: Mapping[str, Any],
-    table: FitData,
+    data: FitData,
     likelihood: Likelihood,
     mean: Mean | None,
     variance: float,
@@ -54,7 +54,7 @@ def new_model(
     `variance` is that of the default kernel's parts. The second value says whether the evidence of
     a few rows has chosen where the hyperparameters start.
     """
-    inputs, rows, num_rows = table.units.inputs, table.sample, len(table.train)
+    inputs, rows, num_rows = data.units.inputs, data.sample, len(data.train)
     num_inducing, num_residual = point_counts(settings, num_rows)
     beta = _given_points(settings, "inducing_points", inputs)
     if beta is None:

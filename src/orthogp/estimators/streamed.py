@@ -69,7 +69,7 @@ def _one_table(parts: list[Any]) -> Any:
     return pa.concat_tables(parts)
 
 
-def streamed_table(intake: Intake, source: Source, generator: torch.Generator) -> FitData:
+def streamed_data(intake: Intake, source: Source, generator: torch.Generator) -> FitData:
     """Surveys a source in one pass: scales, targets, and a sample of its rows."""
     settings, num_rows = intake.settings, len(source)
     num_held_out = count_held_out(
