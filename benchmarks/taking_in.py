@@ -40,7 +40,7 @@ def measure(path: Path, rows: int | None, subset: int, device: str | None) -> li
         found.append((gp.log_density(x[test], y[test]).mean(), inside))
 
     class WithoutThem(kind):
-        def _take_in(self, *args) -> None:
+        def _train_on_all(self, *args) -> None:
             """Leaves the rows that calibrated out for good."""
 
     for estimator in (WithoutThem, kind):

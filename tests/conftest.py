@@ -30,6 +30,15 @@ def undisturbed(tmp_path_factory):
     return folder, contents(m), result
 
 
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium."""
+    from browser import launched
+
+    with launched() as found:
+        yield found
+
+
 def pytest_terminal_summary(terminalreporter):
     """What tests gave to `record_property("figure", …)`, from every worker."""
     passed = terminalreporter.stats.get("passed", [])

@@ -40,11 +40,6 @@ from strategies import (
     toy,
 )
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:TypedStorage"),
-    pytest.mark.filterwarnings("ignore:torch.sparse.SparseTensor"),
-]
-
 
 def reference_posterior(model, p):
     """The model's q in NumPy; the prior mean is left out."""

@@ -23,11 +23,6 @@ from gpytorch.variational import (
 
 from orthogp.strategy import OrthogonalVariationalStrategy
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:TypedStorage"),
-    pytest.mark.filterwarnings("ignore:torch.sparse.SparseTensor"),
-]
-
 
 class Cases(VariationalTestCase):
     batch_shape = torch.Size([])

@@ -27,8 +27,6 @@ from strategies import (
 )
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:TypedStorage"),
-    pytest.mark.filterwarnings("ignore:torch.sparse.SparseTensor"),
     pytest.mark.filterwarnings("ignore:A not p.d."),
 ]
 

@@ -45,7 +45,7 @@ class OrthogonalVariationalStrategy(_VariationalStrategy):
 
     `covar_variational_strategy` holds β and q(f_β), whitened or not. In training mode `kl_columns`
     estimates the KL without bias from so many points of γ, drawn afresh each time from torch's
-    generator; None is exact. A step costs O((n + b) g) beside the base's, and the KL O(g²) when
+    generator; None is exact. A step costs O((n + b) g) more than the base's, and the KL O(g²) when
     exact or O(g) for each column; no memory grows with n · g or g².
     """
 
@@ -165,7 +165,7 @@ class ResidualWeights(Delta):
 
 
 @register_kl(ResidualWeights, MultivariateNormal)
-def _kl_of_the_strategy(q: ResidualWeights, p: MultivariateNormal) -> Tensor:
+def _strategy_kl(q: ResidualWeights, p: MultivariateNormal) -> Tensor:
     return q.strategy.kl_divergence()
 
 
@@ -230,7 +230,7 @@ def factor_of_base(base: Any, K_b: LinearOperator | Tensor) -> Tensor:
 def _checked_base(
     base: _VariationalStrategy,
 ) -> VariationalStrategy | UnwhitenedVariationalStrategy:
-    # Two subclasses are another matter: one has a second K_β for its mean, one has no K_β.
+    # Two subclasses do not fit: one has a second K_β for its mean, one has no K_β.
     excluded = isinstance(base, BatchDecoupledVariationalStrategy | NNVariationalStrategy)
     if isinstance(base, VariationalStrategy | UnwhitenedVariationalStrategy) and not excluded:
         return base

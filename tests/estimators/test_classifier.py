@@ -58,7 +58,7 @@ def test_log_density_is_of_the_label_that_came(fitted):
     for clf, tolerance in ((fitted, 1e-4), (robust, 2e-2)):
         expected = np.log(clf.predict_proba(X)[np.arange(200), THREE])
         np.testing.assert_allclose(clf.log_density(X, THREE), expected, atol=tolerance)
-    with pytest.raises(OrthogpError, match="not among the classes"):
+    with pytest.raises(OrthogpError, match="not among"):
         fitted.log_density(X, THREE + 1)
 
 
@@ -97,7 +97,7 @@ def test_a_class_missing_from_the_first_rows():
     require_probabilities(clf.predict_proba(X), (200, 3))
     clf.partial_fit(X, THREE)
     assert clf.score(X, THREE) > 0.8
-    with pytest.raises(OrthogpError, match="not among the classes"):
+    with pytest.raises(OrthogpError, match="not among"):
         clf.partial_fit(X, THREE + 1)
 
 

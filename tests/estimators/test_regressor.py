@@ -228,7 +228,7 @@ def test_a_whole_weight_is_a_repeated_row():
 
 def test_early_stopping_keeps_the_best(monkeypatch):
     monkeypatch.setattr(defaults, "PATIENCE", 1)
-    for name in ("_solve", "_take_in"):
+    for name in ("_solve", "_train_on_all"):
         monkeypatch.setattr(OrthogonalGPRegressor, name, lambda *_: None)
     y = np.random.default_rng(0).permutation(Y)
     gp = small(early_stopping=True, validation_fraction=0.3, max_steps=5000, n_inducing=5)

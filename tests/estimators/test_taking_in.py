@@ -22,7 +22,7 @@ def regressor(**settings):
 
 
 def without(monkeypatch):
-    monkeypatch.setattr(OrthogonalGP, "_take_in", lambda *_: None)
+    monkeypatch.setattr(OrthogonalGP, "_train_on_all", lambda *_: None)
 
 
 def best_bound(gp) -> float:
@@ -110,7 +110,7 @@ def test_an_interrupt_leaves_the_model_as_it_stands(monkeypatch):
         if event.kind == "report":
             raise KeyboardInterrupt
 
-    for name in ("_take_in", "_solve"):
+    for name in ("_train_on_all", "_solve"):
         monkeypatch.setattr(OrthogonalGP, name, lambda *_: pytest.fail("went on"))
     regressor(callbacks=[interrupt]).fit(X, Y)
     monkeypatch.setattr(OrthogonalGP, "_solve", lambda *_: None)

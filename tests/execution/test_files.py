@@ -67,15 +67,15 @@ class Trap:
 
 def test_a_pickle_is_refused_and_never_run(tmp_path, path):
     path.write_bytes(pickle.dumps(Trap(tmp_path / "sprung")))
-    with pytest.raises(FileError, match="is not an orthogp model"):
+    with pytest.raises(FileError, match="orthogp model"):
         files.read(path, "model")
     assert not (tmp_path / "sprung").exists()
 
 
 def test_other_kinds_missing_files_and_longer_files_are_refused(tmp_path, path):
-    with pytest.raises(FileError, match="is not an orthogp checkpoint"):
+    with pytest.raises(FileError, match="orthogp checkpoint"):
         files.read(path, "checkpoint")
-    with pytest.raises(FileError, match="could not be read: No such file"):
+    with pytest.raises(FileError, match="No such file"):
         files.read(tmp_path / "nothing", "model")
     path.write_bytes(path.read_bytes() + b"\0")
     with pytest.raises(FileError, match="damaged"):

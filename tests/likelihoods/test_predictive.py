@@ -17,6 +17,7 @@ from orthogp.likelihoods import (
     Poisson,
     StudentT,
 )
+from problems import with_parameters
 
 
 class GammaLikelihood(gl._OneDimensionalLikelihood):
@@ -34,13 +35,6 @@ class VonMisesLikelihood(gl._OneDimensionalLikelihood):
         return torch.distributions.VonMises(function_samples, torch.ones_like(function_samples))
 
 
-def _with(likelihood, **parameters):
-    likelihood.double()
-    for name, value in parameters.items():
-        setattr(likelihood.likelihood, name, torch.tensor(value, dtype=torch.float64))
-    return likelihood
-
-
 def softplus(f):
     return np.logaddexp(0, f)
 
@@ -48,17 +42,17 @@ def softplus(f):
 # The likelihood and its conditional cdf, with targets to ask about.
 CASES = {
     "gaussian": (
-        lambda: _with(Gaussian(), noise=0.3),
+        lambda: with_parameters(Gaussian(), noise=0.3),
         lambda y, f: stats.norm.cdf(y, f, np.sqrt(0.3)),
         (-2.0, 0.4, 5.0),
     ),
     "laplace": (
-        lambda: _with(Laplace(), noise=0.3),
+        lambda: with_parameters(Laplace(), noise=0.3),
         lambda y, f: stats.laplace.cdf(y, f, np.sqrt(0.3)),
         (-2.0, 0.4, 5.0),
     ),
     "student_t": (
-        lambda: _with(StudentT(), noise=0.3, deg_free=3.5),
+        lambda: with_parameters(StudentT(), noise=0.3, deg_free=3.5),
         lambda y, f: stats.t.cdf(y, 3.5, f, np.sqrt(0.3)),
         (-20.0, 0.4, 5.0),
     ),
@@ -68,12 +62,12 @@ CASES = {
         (0.0, 1.0, 7.0),
     ),
     "negative_binomial": (
-        lambda: _with(NegativeBinomial(), probs=0.3),
+        lambda: with_parameters(NegativeBinomial(), probs=0.3),
         lambda y, f: stats.nbinom.cdf(y, softplus(f) * 0.7 / 0.3, 0.7),
         (0.0, 1.0, 7.0),
     ),
     "beta": (
-        lambda: _with(Beta(), scale=4.0),
+        lambda: with_parameters(Beta(), scale=4.0),
         lambda y, f: stats.beta.cdf(y, 1 + 4 * special.expit(f), 1 + 4 * special.expit(-f)),
         (0.02, 0.5, 0.9),
     ),

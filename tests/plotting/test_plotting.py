@@ -214,17 +214,17 @@ def test_axes_given_are_drawn_on_and_returned(curve, surface, pair):
 @pytest.mark.parametrize(
     ("error", "says", "draw"),
     [
-        (DataError, "needs a model of 1 input", lambda g, c: plot_posterior_1d(g, X2, Y2)),
+        (DataError, "1 input", lambda g, c: plot_posterior_1d(g, X2, Y2)),
         (ConfigurationError, "draws a regressor", lambda g, c: plot_posterior_1d(c, X2)),
         (ConfigurationError, "draws a regressor", lambda g, c: plot_posterior_2d(c)),
         (ConfigurationError, "at least 2", lambda g, c: plot_posterior_2d(g, grid=1)),
         (
             ConfigurationError,
-            "expected \\(\\(low, high\\)",
+            "low, high",
             lambda g, c: plot_posterior_2d(g, bounds=((1.0, 0.0), (0.0, 1.0))),
         ),
-        (ConfigurationError, "two of the columns 0 to 1", lambda g, c: plot_points(g, dims=(0, 2))),
-        (DataError, "no report to draw", lambda g, c: plot_history([])),
+        (ConfigurationError, "two of the columns", lambda g, c: plot_points(g, dims=(0, 2))),
+        (DataError, "no report", lambda g, c: plot_history([])),
         (DataError, "y has shape", lambda g, c: plot_calibration(g, X2, Y2[:5])),
         (DataError, "y has shape", lambda g, c: plot_calibration(c, X2, Y2[:5])),
         (ConfigurationError, "no classes", lambda g, c: reliability_curve(g, X2, Y2)),
@@ -238,14 +238,14 @@ def test_what_cannot_be_drawn_is_refused_in_one_sentence(error, says, draw, surf
 
 def test_unknown_names_are_refused_past_the_suites_own_type_checks(surface):
     draw_2d, draw_history = unwrap(plot_posterior_2d), unwrap(plot_history)
-    with pytest.raises(ConfigurationError, match="what is 'median'; expected 'mean' or 'std'"):
+    with pytest.raises(ConfigurationError, match="median"):
         draw_2d(surface, what="median")
-    with pytest.raises(ConfigurationError, match="x is 'hours'; expected 'seconds' or 'step'"):
+    with pytest.raises(ConfigurationError, match="hours"):
         draw_history(surface, x="hours")
 
 
 def test_wrong_columns_and_rows_are_refused(curve):
-    with pytest.raises(DataError, match=r"needs a model of 2 input column\(s\); this one has 1"):
+    with pytest.raises(DataError, match="2 input"):
         plot_posterior_2d(curve)
     with pytest.raises(DataError, match="X has shape"):
         plot_posterior_1d(curve, X2)

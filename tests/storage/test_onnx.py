@@ -154,7 +154,7 @@ class Bent(gk.RBFKernel):
 
 @pytest.mark.parametrize("kernel", [gk.LinearKernel(), Bent(), gk.RBFKernel(active_dims=(0,))])
 def test_other_kernels_are_refused(kernel, tmp_path):
-    with pytest.raises(ConfigurationError, match=f"RBF and Matérn .* not {type(kernel).__name__}"):
+    with pytest.raises(ConfigurationError, match=type(kernel).__name__):
         export(tmp_path / "m.onnx", predictor_of(kernel))
     assert not (tmp_path / "m.onnx").exists()
 
@@ -171,7 +171,7 @@ def test_other_means_are_refused(tmp_path):
 def test_without_onnx_one_sentence_says_what_to_install(tmp_path, monkeypatch):
     predictor = predictor_of(gk.RBFKernel())
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(ConfigurationError, match=r"pip install 'orthogp\[export\]'"):
+    with pytest.raises(ConfigurationError, match=r"orthogp\[export\]"):
         export(tmp_path / "m.onnx", predictor)
 
 

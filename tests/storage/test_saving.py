@@ -183,6 +183,53 @@ def test_every_likelihood_is_rebuilt(name, dtype, tmp_path):
         assert torch.equal(before, getattr(back.likelihood, method)(y, mean, variance))
 
 
+QUADRATURES = {
+    "student_t": (lambda: likelihoods.StudentT(num_nodes=50), {"num_nodes": 50}),
+    "poisson": (
+        lambda: likelihoods.Poisson(1, num_nodes=7, num_density_nodes=13),
+        {"num_nodes": 7, "num_density_nodes": 13},
+    ),
+    "bernoulli": (lambda: likelihoods.Bernoulli(num_nodes=9), {"num_nodes": 9}),
+    "robustmax": (lambda: likelihoods.RobustMax(3, num_nodes=11), {"num_nodes": 11}),
+    "softmax": (lambda: likelihoods.Softmax(3, num_draws=32), {"num_draws": 32}),
+}
+
+
+@pytest.mark.parametrize("name", QUADRATURES)
+def test_quadrature_sizes_are_stated_and_an_old_file_without_them_is_read(name, tmp_path):
+    make, sizes = QUADRATURES[name]
+    likelihood, path = make(), tmp_path / "m"
+    save_model(path, model_with(likelihood=likelihood, latents=likelihood.num_latents), {}, {})
+    tensors, header = files.read(path, "model")
+    assert header["likelihood"].pop("quadrature") == sizes
+    forge(path, tensors, {**header, "format": [1, 2]})
+    buffers = dict(load_model(path).model.likelihood.named_buffers())
+    assert all(torch.equal(buffers[key], value) for key, value in likelihood.named_buffers())
+
+
+@pytest.mark.parametrize("name", QUADRATURES)
+def test_a_quadrature_size_that_the_file_does_not_hold_is_refused(name, tmp_path):
+    likelihood, path = QUADRATURES[name][0](), tmp_path / "m"
+    save_model(path, model_with(likelihood=likelihood, latents=likelihood.num_latents), {}, {})
+    tensors, header = files.read(path, "model")
+    for size in (2**40, 2, None, "20"):
+        header["likelihood"]["quadrature"] = dict.fromkeys(QUADRATURES[name][1], size)
+        forge(path, tensors, header)
+        with pytest.raises(FileError, match="quadrature sizes"):
+            load_model(path)
+
+
+def test_draws_of_a_size_that_takes_no_room_are_refused(tmp_path):
+    path = tmp_path / "m"
+    save_model(path, model_with(likelihood="softmax", latents=3), {}, {})
+    tensors, header = files.read(path, "model")
+    del header["likelihood"]["quadrature"]
+    tensors["likelihood.draws"] = torch.empty(2**40, 3, 0)
+    forge(path, tensors, header)
+    with pytest.raises(FileError, match="empty"):
+        load_model(path)
+
+
 def test_frozen_parameters_stay_frozen(tmp_path):
     model = model_with()
     model.likelihood.likelihood.noise_covar.raw_noise.requires_grad_(False)
@@ -217,9 +264,7 @@ class TestCustomParts:
         kernel.base_kernel.kernels[0].lengthscale = 0.3
         model = model_with(kernel)
         save_model(tmp_path / "m", model, {}, {})
-        with pytest.raises(
-            FileError, match=r"the file needs its kernel \(Bent\): pass load\(path, kernel=…\)"
-        ):
+        with pytest.raises(FileError, match=r"kernel \(Bent\)"):
             load_model(tmp_path / "m")
         passed = gk.ScaleKernel(Bent() + gk.LinearKernel())
         back = load_model(tmp_path / "m", kernel=passed).model
@@ -230,7 +275,7 @@ class TestCustomParts:
     def test_a_likelihood_of_ones_own_is_passed_in(self, tmp_path):
         model = model_with(likelihood=Cubed())
         save_model(tmp_path / "m", model, {}, {})
-        with pytest.raises(FileError, match=r"needs its likelihood \(Cubed\)"):
+        with pytest.raises(FileError, match=r"likelihood \(Cubed\)"):
             load_model(tmp_path / "m")
         back = load_model(tmp_path / "m", likelihood=Cubed()).model
         assert back.likelihood.likelihood.scale == model.likelihood.likelihood.scale
@@ -238,7 +283,7 @@ class TestCustomParts:
     def test_a_mean_of_ones_own_is_passed_in(self, tmp_path):
         model = model_with(mean=Tilted())
         save_model(tmp_path / "m", model, {}, {})
-        with pytest.raises(FileError, match=r"needs its mean \(Tilted\)"):
+        with pytest.raises(FileError, match=r"mean \(Tilted\)"):
             load_model(tmp_path / "m")
         assert_same_predictions(model, load_model(tmp_path / "m", mean=Tilted()).model)
 
@@ -259,9 +304,9 @@ class TestCustomParts:
     @pytest.mark.parametrize(
         ("kernel", "message"),
         [
-            (gk.RBFKernel(), "the file has 'base_kernel.raw_lengthscale'"),
-            (gk.ScaleKernel(gk.RBFKernel(ard_num_dims=2)), r"\[1, 1\] in the file; .* \[1, 2\]"),
-            (gk.ScaleKernel(gk.RQKernel()), "needs base_kernel.raw_alpha"),
+            (gk.RBFKernel(), "base_kernel.raw_lengthscale"),
+            (gk.ScaleKernel(gk.RBFKernel(ard_num_dims=2)), r"\[1, 1\] .* \[1, 2\]"),
+            (gk.ScaleKernel(gk.RQKernel()), "raw_alpha"),
         ],
     )
     def test_one_that_does_not_fit_is_refused(self, kernel, message, tmp_path):
@@ -280,7 +325,7 @@ class TestCustomParts:
 
         p = problem()
         model = VariationalGP(p.kernel, likelihoods.Gaussian(), Own(p.beta, p.gamma, 1))
-        with pytest.raises(ConfigurationError, match="a Own cannot be saved"):
+        with pytest.raises(ConfigurationError, match="cannot be saved"):
             save_model(tmp_path / "m", model, {}, {})
         assert not (tmp_path / "m").exists()
 
@@ -289,7 +334,7 @@ def test_a_model_that_diverged_is_not_saved(tmp_path):
     model = model_with()
     with torch.no_grad():
         model.basis.a_gamma[0, 0] = torch.nan
-    with pytest.raises(FileError, match="a_gamma has entries that are not finite"):
+    with pytest.raises(FileError, match="a_gamma"):
         save_model(tmp_path / "m", model, {}, {})
 
 
@@ -318,6 +363,12 @@ def whole(tmp_path_factory):
     model = model_with(gk.ScaleKernel(gk.MaternKernel(1.5)), "student_t")
     save_model(path, model, META, TENSORS)
     return path
+
+
+@pytest.fixture
+def content(whole):
+    """The tensors and the header of a file, to be changed and written by `forge`."""
+    return files.read(whole, "model")
 
 
 def forge(path, tensors, header):
@@ -355,8 +406,8 @@ def places(value, at=()):
 WRONG = [None, True, -1, 0, 10**30, 1e308, float("nan"), "", "RBFKernel", "os.system", [], {}, [[]]]
 
 
-def test_altered_json_behind_the_checksum_is_refused_or_changes_nothing(whole, tmp_path):
-    tensors, header = files.read(whole, "model")
+def test_altered_json_behind_the_checksum_is_refused_or_changes_nothing(whole, content, tmp_path):
+    tensors, header = content
     path = tmp_path / "m"
     original = load_model(whole).model
     altered = [at for at in places(header) if at and at[0] != "meta"]
@@ -383,8 +434,8 @@ def test_altered_json_behind_the_checksum_is_refused_or_changes_nothing(whole, t
     assert refused > 0.8 * len(altered) * len(WRONG)
 
 
-def test_altered_tensors_behind_the_checksum_are_refused(whole, tmp_path):
-    tensors, header = files.read(whole, "model")
+def test_altered_tensors_behind_the_checksum_are_refused(content, tmp_path):
+    tensors, header = content
     path = tmp_path / "m"
     own = [name for name in tensors if not name.startswith("tensors.")]
     for name in own:
@@ -421,8 +472,8 @@ def test_altered_tensors_behind_the_checksum_are_refused(whole, tmp_path):
         ({"likelihood.likelihood.raw_noise": (2**30, 0, 1)}, "."),
     ],
 )
-def test_sizes_that_lie_are_refused_before_memory_is_taken(changes, message, whole, tmp_path):
-    tensors, header = files.read(whole, "model")
+def test_sizes_that_lie_are_refused_before_memory_is_taken(changes, message, content, tmp_path):
+    tensors, header = content
     for name, shape in changes.items():
         tensors[name] = torch.empty(shape, dtype=torch.float64)
     forge(tmp_path / "m", tensors, header)
@@ -430,8 +481,8 @@ def test_sizes_that_lie_are_refused_before_memory_is_taken(changes, message, who
         load_model(tmp_path / "m")
 
 
-def test_json_that_is_a_bomb_or_ambiguous_is_refused(whole, tmp_path):
-    tensors, header = files.read(whole, "model")
+def test_json_that_is_a_bomb_or_ambiguous_is_refused(content, tmp_path):
+    tensors, header = content
     path = tmp_path / "m"
     text = json.dumps(header)
     deep = "[" * 200_000 + "]" * 200_000
@@ -472,12 +523,12 @@ def test_headers_of_the_container_that_lie_are_refused(whole, tmp_path):
             load_model(path)
 
 
-def test_only_listed_names_are_built(whole, tmp_path):
-    tensors, header = files.read(whole, "model")
+def test_only_listed_names_are_built(content, tmp_path):
+    tensors, header = content
     for name in ("os.system", "Kernel", "GaussianLikelihood", "ZeroMean", "RFFKernel"):
         header["kernel"]["type"] = name
         forge(tmp_path / "m", tensors, header)
-        with pytest.raises(FileError, match=f"knows no Kernel called '{name}'"):
+        with pytest.raises(FileError, match=f"'{name}'"):
             load_model(tmp_path / "m")
 
 
@@ -488,21 +539,21 @@ def test_a_constraint_that_is_not_described_is_refused(tmp_path):
     # The default constraint in its place would give the raw parameter another meaning.
     del header["kernel"]["constraints"]["raw_lengthscale"]
     forge(tmp_path / "m", tensors, header)
-    with pytest.raises(FileError, match="not every constraint of RBFKernel is described"):
+    with pytest.raises(FileError, match="constraint"):
         load_model(tmp_path / "m")
 
 
-def test_a_newer_minor_format_is_read_and_a_newer_major_is_not(whole, tmp_path):
-    tensors, header = files.read(whole, "model")
+def test_a_newer_minor_format_is_read_and_a_newer_major_is_not(whole, content, tmp_path):
+    tensors, header = content
     path = tmp_path / "m"
     forge(path, tensors, {**header, "format": [1, 7], "orthogp": "3.2.1", "novelty": 1})
     assert_same_predictions(load_model(whole).model, load_model(path).model)
     forge(path, tensors, {**header, "format": [2, 0], "orthogp": "9.0.0"})
-    with pytest.raises(FileError, match=r"format 2\.0 and this orthogp reads 1\.x .*9\.0\.0"):
+    with pytest.raises(FileError, match=r"format 2\.0.*9\.0\.0"):
         load_model(path)
     header["kernel"]["type"] = "QuantumKernel"
     forge(path, tensors, {**header, "format": [1, 7], "orthogp": "3.2.1"})
-    with pytest.raises(FileError, match=r"QuantumKernel.*newer orthogp wrote it: 3\.2\.1"):
+    with pytest.raises(FileError, match=r"newer.*3\.2\.1"):
         load_model(path)
 
 
@@ -510,8 +561,8 @@ def test_other_files_are_refused(tmp_path, whole):
     with pytest.raises(FileError, match="could not be read"):
         load_model(tmp_path / "absent")
     files.write(tmp_path / "c", "checkpoint", TENSORS, META)
-    with pytest.raises(FileError, match="is not an orthogp model"):
+    with pytest.raises(FileError, match="not an orthogp"):
         load_model(tmp_path / "c")
     torch.save({"a": torch.zeros(2)}, tmp_path / "p")
-    with pytest.raises(FileError, match="is not an orthogp model"):
+    with pytest.raises(FileError, match="not an orthogp"):
         load_model(str(tmp_path / "p"))

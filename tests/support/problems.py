@@ -181,3 +181,11 @@ def _factor_covariance(S: CovarianceFactor, L: np.ndarray, c: int) -> np.ndarray
 
 def to_numpy(t: Tensor) -> np.ndarray:
     return t.detach().double().numpy()
+
+
+def with_parameters(likelihood, **parameters: float):
+    """The likelihood in float64, with these parameters of its GPyTorch likelihood."""
+    likelihood.double()
+    for name, value in parameters.items():
+        setattr(likelihood.likelihood, name, torch.tensor(value, dtype=torch.float64))
+    return likelihood

@@ -90,7 +90,7 @@ def test_rows_that_do_not_fit_together_are_refused():
     x = torch.randn(4, 2)
     with pytest.raises(DataError, match="no rows"):
         Rows(x[:0], torch.zeros(0))
-    with pytest.raises(DataError, match="y has 3 rows and x has 4"):
+    with pytest.raises(DataError, match="y has 3"):
         unchecked(Rows, x=x, y=torch.zeros(3), weight=None).__post_init__()
-    with pytest.raises(DataError, match="weight has 5 rows and x has 4"):
+    with pytest.raises(DataError, match="weight has 5"):
         unchecked(Rows, x=x, y=torch.zeros(4), weight=torch.ones(5)).__post_init__()

@@ -50,7 +50,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     newest = checkpoints(tmp_path)[-1]
     damage(newest)
     starts = []
-    with pytest.warns(UserWarning, match="it is passed over") as warned:
+    with pytest.warns(UserWarning, match="passed over") as warned:
         m, _ = train(tmp_path, [lambda e: starts.append((e.kind, e.step))])
     assert len(warned) == 1
     assert str(warned[0].message).startswith(f"{newest} is ")
@@ -107,7 +107,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_left_alone(tmp_path, crashed
     before = {path: path.read_bytes() for path in checkpoints(tmp_path)}
     options = OTHERS[other](data())
     starts = []
-    with pytest.warns(UserWarning, match="it is passed over") as warned:
+    with pytest.warns(UserWarning, match="passed over") as warned:
         m, _ = train(tmp_path, [lambda e: starts.append(e.step)], **options)
     assert starts[0] == 0
     assert [str(w.message) for w in warned] == [
@@ -131,7 +131,7 @@ def test_a_renamed_checkpoint_of_another_run_is_still_another_runs(tmp_path):
     other.save(5, {}, {})
     (path,) = checkpoints(tmp_path)
     path.rename(str(path).replace("b" * 12, "a" * 12))
-    with pytest.warns(UserWarning, match="belongs to a run with other data or settings"):
+    with pytest.warns(UserWarning, match="other data"):
         assert own.latest() is None
 
 
@@ -164,7 +164,7 @@ def test_a_full_disk_costs_the_checkpoint_and_not_the_run(
         return real(*args)
 
     monkeypatch.setattr(os, function, full)
-    with pytest.warns(UserWarning, match="No space left on device; training goes on") as warned:
+    with pytest.warns(UserWarning, match="No space left") as warned:
         m, _ = train(tmp_path)
     assert len(warned) >= 1
     assert same(contents(m), undisturbed[1])
@@ -176,7 +176,7 @@ def test_a_directory_that_cannot_be_made_costs_the_checkpoints_and_not_the_run(
     tmp_path, undisturbed
 ):
     (tmp_path / "file").write_text("in the way")
-    with pytest.warns(UserWarning, match="could not be written"):
+    with pytest.warns(UserWarning, match="not be written"):
         m, result = train(tmp_path / "file" / "folder")
     assert result.steps == 20
     assert same(contents(m), undisturbed[1])

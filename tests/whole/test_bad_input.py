@@ -161,7 +161,7 @@ def test_one_row_and_two():
 
 
 def test_checkpoints_that_cannot_be_written_cost_no_run(folder):
-    with pytest.warns(UserWarning, match="could not be written.*; training goes on"):
+    with pytest.warns(UserWarning, match="not be written"):
         gp = small(Regressor, checkpoint_dir=folder / "old" / "below").fit(X, Y)
     np.testing.assert_array_equal(predicted(gp, X), plain(Regressor))
 
@@ -190,7 +190,7 @@ def test_an_estimator_before_its_fit(kind, tmp_path):
         lambda gp: gp.predict(X), lambda gp: gp.predict_latent(X), lambda gp: gp.log_density(X, Y),
         lambda gp: gp.save(tmp_path / "m"), lambda gp: gp.export_onnx(tmp_path / "m"),
     ):  # fmt: skip
-        with pytest.raises(UnfittedError, match="is not fitted; call fit") as refusal:
+        with pytest.raises(UnfittedError, match="not fitted") as refusal:
             ask(kind())
         assert isinstance(refusal.value, NotFittedError)
     assert os.listdir(tmp_path) == []

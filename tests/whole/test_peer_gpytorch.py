@@ -18,8 +18,6 @@ from strategies import TOY_NOISE, toy
 
 pytestmark = [
     pytest.mark.peer,
-    pytest.mark.filterwarnings("ignore:TypedStorage"),
-    pytest.mark.filterwarnings("ignore:torch.sparse.SparseTensor"),
 ]
 
 STEPS = 300

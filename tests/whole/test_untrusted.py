@@ -225,9 +225,7 @@ def test_greedy_files_are_refused_within_a_memory_limit(torture, tmp_path):
 
 
 def test_a_description_too_long_to_be_read_is_not_written(tmp_path):
-    with pytest.raises(
-        FileError, match=r"what describes it takes \d+ bytes, and 16777216 is the most"
-    ):
+    with pytest.raises(FileError, match="16777216"):
         files.write(tmp_path / "model", "model", {}, {"levels": "x" * files.LARGEST_HEADER})
     assert os.listdir(tmp_path) == []
 

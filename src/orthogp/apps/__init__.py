@@ -1,6 +1,38 @@
 """What the command line does: tables, the demonstration, benchmarks, the paper's experiments."""
 
+import os
+import platform
+from pathlib import Path
+
 
 def comma_separated(text: str | None) -> list[str]:
     """The parts of a list on the command line, without the spaces around them."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def describe_machine(device: str) -> dict[str, str | int]:
+    """On what a figure was measured, for a file of results."""
+    found: dict[str, str | int] = {
+        "processor": processor(),
+        "cores": usable_cores(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+    if device == "cuda":
+        import torch
+
+        found["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return found
+
+
+def usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()

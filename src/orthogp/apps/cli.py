@@ -19,7 +19,7 @@ app = typer.Typer(
 app.command("demo")(demo)
 app.add_typer(bench, name="bench")
 app.add_typer(paper, name="paper")
-# Without a name: fit and predict stand beside these.
+# Without a name: fit and predict are commands of the program itself.
 app.add_typer(tabular)
 
 

@@ -1,6 +1,6 @@
 """Joining the process group that torchrun, or the same variables from elsewhere, describes.
 
-Only the first process prints; where one fails, one sentence says why and the job ends.
+Only the first process prints; where one fails, one message says why and the job ends.
 """
 
 import contextlib
@@ -24,8 +24,8 @@ from orthogp.errors import ConfigurationError, OrthogpError
 from orthogp.estimators.setting_checks import torch_device
 from orthogp.execution.team import Team, current_team
 
-DESCRIBED_BY = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# How long one process may be away from the others, who wait for it.
+GROUP_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# How long the other processes wait for one of them.
 PATIENCE = timedelta(minutes=30)
 POLLING = 0.01
 REFUSED, INTERRUPTED = 2, 130
@@ -45,7 +45,7 @@ def process_group(device: str | None, patience: timedelta = PATIENCE) -> Iterato
     try:
         _join(torch_device(device), store, rank, size, patience)
         team = current_team()
-        with _left_when_interrupted(team), _silent_unless(team.leads), warning_once(team, store):
+        with _exit_on_interrupt(team), _silent_unless(team.leads), warning_once(team, store):
             yield team
             # One that leaves early would take the store that the others still talk to with it.
             team.wait()
@@ -57,28 +57,28 @@ def process_group(device: str | None, patience: timedelta = PATIENCE) -> Iterato
 
 
 def is_described(environment: Mapping[str, str]) -> bool:
-    return all(name in environment for name in DESCRIBED_BY)
+    return all(name in environment for name in GROUP_VARIABLES)
 
 
 def take_gpu_in_turn() -> None:
-    """Where processes only share the work, they may share the GPUs of their machine as well."""
+    """Makes the current GPU that of the local rank, counted round the GPUs of the machine."""
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
 
 
-def own_gpu(device: torch.device, environment: Mapping[str, str], found: int) -> torch.device:
-    """The GPU of this process, one of the `found` of its machine: that of its local number."""
-    local = int(environment.get("LOCAL_RANK", environment["RANK"]))
+def own_gpu(device: torch.device, environment: Mapping[str, str], num_gpus: int) -> torch.device:
+    """The GPU of this process, one of the `num_gpus` of its machine: that of its local rank."""
+    rank = int(environment.get("LOCAL_RANK", environment["RANK"]))
     if device.index is not None and int(environment["WORLD_SIZE"]) > 1:
         raise ConfigurationError(
             f"the device is {device}, and every process takes a GPU of its own; pass cuda"
         )
-    if local >= found:
+    if rank >= num_gpus:
         raise ConfigurationError(
-            f"process {local} of this machine has no GPU of its own: torch finds {found}; start at "
-            "most so many processes on it, or use the device cpu"
+            f"process {rank} of this machine has no GPU of its own: torch finds {num_gpus}; start "
+            "at most so many processes on it, or use the device cpu"
         )
-    return torch.device("cuda", local)
+    return torch.device("cuda", rank)
 
 
 def _rendezvous(patience: timedelta) -> tuple[Any, int, int]:
@@ -95,26 +95,26 @@ def fresh_name(store: Any, rank: int, size: int, patience: timedelta) -> str:
     its count of restarts is not the same on every machine. So each process writes a random token
     and takes the name that the first process wrote in answer to that token.
     """
-    own, deadline = secrets.token_hex(8), time.monotonic() + patience.total_seconds()
+    token, deadline = secrets.token_hex(8), time.monotonic() + patience.total_seconds()
     hello, answer, heard = "orthogp/hello/{}", "orthogp/answer/{}", "orthogp/heard/{}"
     missing = set(range(1, size)) if rank == 0 else {rank}
     if rank:
-        store.set(hello.format(rank), own)
+        store.set(hello.format(rank), token)
     while missing:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{len(missing)} of {size} processes did not answer")
         for other in sorted(missing):
             if rank:
                 answered, _, name = _read_key(store, answer.format(rank)).partition(" ")
-                if answered == own:
+                if answered == token:
                     store.set(heard.format(rank), name)
                     return name
-            elif _read_key(store, heard.format(other)) == own:
+            elif _read_key(store, heard.format(other)) == token:
                 missing.discard(other)
             elif new := _read_key(store, hello.format(other)):
-                store.set(answer.format(other), f"{new} {own}")
+                store.set(answer.format(other), f"{new} {token}")
         time.sleep(POLLING)
-    return own
+    return token
 
 
 def _read_key(store: Any, key: str) -> str:
@@ -125,7 +125,7 @@ def _join(device: torch.device, store: Any, rank: int, size: int, patience: time
     backend = "gloo"
     if device.type == "cuda":
         torch.cuda.set_device(own_gpu(device, os.environ, torch.cuda.device_count()))
-        # What lies on the host, such as decisions, need not wait for the GPU.
+        # Tensors on the host need not wait for the GPU.
         backend = "cpu:gloo,cuda:nccl"
     with _joining():
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
@@ -138,13 +138,13 @@ def _joining() -> Iterator[None]:
     except (RuntimeError, ValueError, OSError) as error:
         first_line = str(error).strip().split("\n")[0]
         raise ConfigurationError(
-            f"the process group that {', '.join(DESCRIBED_BY)} describe could not be joined "
+            f"the process group that {', '.join(GROUP_VARIABLES)} describe could not be joined "
             f"({first_line:.200}); start with torchrun, or clear these variables to run alone"
         ) from error
 
 
 def first_to_fail(store: Any) -> bool:
-    """Whether no other process has failed before; what fails after the first follows from it."""
+    """Whether no other process has failed before: later failures follow from the first."""
     return _first(store, "orthogp/failed")
 
 
@@ -158,11 +158,11 @@ def _first(store: Any, key: str) -> bool:
 
 
 @contextlib.contextmanager
-def _silent_unless(speaks: bool) -> Iterator[None]:
-    if speaks:
+def _silent_unless(prints: bool) -> Iterator[None]:
+    if prints:
         yield
         return
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+    with open(os.devnull, "w") as devnull, contextlib.redirect_stdout(devnull):
         yield
 
 
@@ -185,7 +185,7 @@ def warning_once(team: Team, store: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _left_when_interrupted(team: Team) -> Iterator[None]:
+def _exit_on_interrupt(team: Team) -> Iterator[None]:
     """An interrupt ends a process among several at once: none may go on without the others."""
     if team.size == 1:
         yield

@@ -30,19 +30,25 @@ from orthogp.estimators.defaults import (
     training_config,
 )
 from orthogp.estimators.fitted import Fitted
-from orthogp.estimators.intake import Intake, Table, require_alike
+from orthogp.estimators.intake import FitData, Intake, require_alike
 from orthogp.estimators.scaling import Array, Scaling
 from orthogp.estimators.setting_checks import (
     check_settings,
     cpu_by_default,
-    drawn_seed,
-    present_device,
+    seed_from,
     torch_device,
+    usable_device,
 )
 from orthogp.estimators.settings import Settings, no_type_check
 from orthogp.estimators.start import new_model
-from orthogp.estimators.state import ARRAYS, finite, pack_fitted, pack_settings, unpack_fitted
-from orthogp.estimators.streamed import is_large, loaded, streamed_table
+from orthogp.estimators.state import (
+    ARRAYS,
+    finite_tensor,
+    pack_fitted,
+    pack_settings,
+    unpack_fitted,
+)
+from orthogp.estimators.streamed import is_large, loaded, streamed_data
 from orthogp.estimators.targets import Learner, Targets
 from orthogp.execution.team import current_team
 from orthogp.likelihoods import Likelihood
@@ -60,21 +66,21 @@ from orthogp.training import (
     solvable,
 )
 
-# Points at which an estimator from a file is asked for predictions before anyone else asks.
-PROBED = 4
-# A fit is compared with a constant at so many rows, and is to be better by so many nats a row.
-JUDGED_ROWS, LEAST_GAIN = 2000, 5e-4
+# Points at which a loaded estimator must predict finite values.
+CHECKED_POINTS = 4
+# Rows on which a fit is compared with a constant, and how much better it should be, in nats a row.
+COMPARED_ROWS, LEAST_GAIN = 2000, 5e-4
 
 
 @no_type_check
 class OrthogonalGP(Settings, BaseEstimator):
-    """An estimator with a `VariationalGP` inside; a subclass says what its targets are.
+    """An estimator with a `VariationalGP` inside; a subclass defines its targets.
 
     After a fit: `elbo_`, the bound on all rows given (for a table that was streamed an unbiased
     estimate, from a sample of its rows), in nats and in the units of y; `history_`,
     one dict a report; `n_iter_`, the steps since the last fresh start; `model_`, the torch module.
-    What follows to take in the rows that calibrated counts for neither. A fit that fails
-    leaves all of this, and every prediction, as it was.
+    What follows on all rows, including those held out to calibrate, counts for neither. A fit that
+    fails leaves all of this, and every prediction, as it was.
     """
 
     model_: VariationalGP
@@ -87,7 +93,7 @@ class OrthogonalGP(Settings, BaseEstimator):
 
     @abstractmethod
     def _learner(self, classes: NDArray | None) -> Learner:
-        """How targets are checked and learned; `classes` are all that may ever come."""
+        """How targets are checked and learned; `classes` are all that may ever occur."""
 
     @abstractmethod
     def _prior(self, y: Tensor, targets: Targets) -> tuple[Likelihood, Mean | None, float]:
@@ -104,7 +110,7 @@ class OrthogonalGP(Settings, BaseEstimator):
         """The calibration learned from targets that training has not seen, given the latents."""
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Trains from scratch, or goes on from the last fit with `warm_start`.
+        """Trains from scratch, or continues the last fit with `warm_start`.
 
         In place of arrays X may be the path of a Parquet file or directory, with names of columns
         for y and sample_weight; a NumPy memory map; or, alone, a torch Dataset or one of
@@ -114,80 +120,83 @@ class OrthogonalGP(Settings, BaseEstimator):
         In an initialised process group every process calls it with the same rows, works on its
         share of each batch, and ends with the same model; callbacks are the first process's.
         """
-        return self._fit(X, y, sample_weight, goes_on=self.warm_start)
+        return self._fit(X, y, sample_weight, continues=self.warm_start)
 
     @cpu_by_default()
     def _fit(
-        self, X: Any, y: Any, sample_weight: Any, goes_on: bool, classes: NDArray | None = None
+        self, X: Any, y: Any, sample_weight: Any, continues: bool, classes: NDArray | None = None
     ) -> Self:
         """All or nothing: whatever fails on the way leaves the estimator as it was."""
-        before = getattr(self, "_fitted", None) if goes_on else None
-        self._adopt(self._learn(X, y, sample_weight, before, classes))
+        before = getattr(self, "_fitted", None) if continues else None
+        self._set_fitted(self._learn(X, y, sample_weight, before, classes))
         return self
 
     def _learn(
         self, X: Any, y: Any, sample_weight: Any, before: Fitted | None, classes: NDArray | None
     ) -> Fitted:
-        """What these rows teach, going on from what was learned before, if anything."""
+        """Fits a model to these rows, continuing from the previous fit if there is one."""
         settings = self.get_params(deep=False)
         check_settings(settings)
-        device = present_device(self.device)
+        device = usable_device(self.device)
         # Among several processes the first decides, so that all end with the same bits.
         team = current_team()
-        seed = team.agree(drawn_seed(self.random_state))
+        seed = team.agree(seed_from(self.random_state))
         generator = torch.Generator().manual_seed(seed)
         intake = Intake(type(self), settings, self._learner(classes), before and before.units)
-        table = _table(intake, X, y, sample_weight, generator)
-        require_alike(table.train, team)
-        train, held = table.train, table.held
+        data = _fit_data(intake, X, y, sample_weight, generator)
+        require_alike(data.train, team)
+        train, held_out = data.train, data.held_out
         if before is None:
-            done, history = 0, ()
-            prior = self._prior(table.sample.y, table.units.targets)
-            model, started = new_model(settings, table, *prior, generator)
+            steps_before, history = 0, ()
+            prior = self._prior(data.sample.y, data.units.targets)
+            model, started = new_model(settings, data, *prior, generator)
         else:
-            done, history = before.steps, before.history
-            # Training moves a model in place, and this run may yet fail.
+            steps_before, history = before.steps, before.history
+            # Training changes a model in place, and this run may fail.
             model = deepcopy(before.model)
             started = starts_by_evidence(settings, len(train), model.likelihood)
         model.to(device)
-        # A run that goes on must not take the checkpoints of the one before for its own.
+        # Another seed than the previous run had: its checkpoints are not resumed from.
         gaussian = model.likelihood.gaussian
-        config = training_config(settings, len(train), gaussian, seed + done, started)
-        takes_in = held is not None and isinstance(train, Rows)
+        config = training_config(settings, len(train), gaussian, seed + steps_before, started)
+        trains_on_all = held_out is not None and isinstance(train, Rows)
         solves = solvable(model) and isinstance(train, Rows)
-        if takes_in or solves:
+        if trains_on_all or solves:
             config = first_config(config)
         bar = (ProgressBar(config.max_steps, config.max_time),) if self.verbose else ()
         callbacks = (*self.callbacks, *bar)
-        # A look at thousands of rows at every report is worth its time only to stop early.
-        judges = held if self.early_stopping else None
-        result = training.fit(model, train, config, judges, callbacks, self.checkpoint_dir)
+        # Evaluating thousands of rows at every report pays only where training may stop early.
+        validation = held_out if self.early_stopping else None
+        result = training.fit(model, train, config, validation, callbacks, self.checkpoint_dir)
         if solves and isinstance(train, Rows) and result.reason != "interrupt":
             self._solve(model, train, config)
         if team.leads:
-            _warn_if_nothing_learned(model, table.judged if held is None else held)
-        if held is not None:
-            found = self._calibrate(model.likelihood, held.y, *_latents(model, held))
-            calibration = team.agree(found)
+            _warn_if_nothing_learned(model, data.bound_rows if held_out is None else held_out)
+        if held_out is not None:
+            calibration = team.agree(
+                self._calibrate(model.likelihood, held_out.y, *_latents(model, held_out))
+            )
         else:
-            calibration = before.calibration if before else self._identity(table.units.targets)
-        if takes_in and result.reason != "interrupt":
-            config = training_config(settings, len(table.judged), gaussian, seed + done, started)
-            self._take_in(model, table.judged, config, result.steps)
+            calibration = before.calibration if before else self._identity(data.units.targets)
+        if trains_on_all and result.reason != "interrupt":
+            config = training_config(
+                settings, len(data.bound_rows), gaussian, seed + steps_before, started
+            )
+            self._train_on_all(model, data.bound_rows, config, result.steps)
         elapsed = history[-1]["seconds"] if history else 0.0
         reports = [
-            replace(r, step=r.step + done, seconds=r.seconds + elapsed)
+            replace(r, step=r.step + steps_before, seconds=r.seconds + elapsed)
             for r in team.agree(result.history)
         ]
-        bound = team.agree(full_bound(model, table.judged, table.num_rows))
+        bound = team.agree(full_bound(model, data.bound_rows, data.num_rows))
         return Fitted(
-            units=table.units,
+            units=data.units,
             model=model,
             predictor=model.predictor(),
             calibration=calibration,
-            elbo=bound + table.weight * table.units.targets.log_jacobian,
+            elbo=bound + data.weight * data.units.targets.log_jacobian,
             history=(*history, *map(asdict, reports)),
-            steps=done + result.steps,
+            steps=steps_before + result.steps,
         )
 
     @staticmethod
@@ -197,10 +206,10 @@ class OrthogonalGP(Settings, BaseEstimator):
         training.solve(model, rows, config, max_time)
         current_team().align([*model.basis.buffers(), model.basis.a_gamma])
 
-    def _take_in(
+    def _train_on_all(
         self, model: VariationalGP, rows: Rows, config: TrainingConfig, steps: int
     ) -> None:
-        """Lets what was held out to calibrate count as well, now that it has calibrated."""
+        """q for all rows, once those held out have served to calibrate: solved, or a short run."""
         if solvable(model):
             self._solve(model, rows, config)
             return
@@ -208,12 +217,12 @@ class OrthogonalGP(Settings, BaseEstimator):
         if last is None:
             return
         folder = self.checkpoint_dir
-        # A run of its own: it would take the checkpoints of the first for a stranger's.
+        # It has another configuration than the first run, so checkpoints of its own.
         folder = None if folder is None else Path(folder) / "held-out"
         training.fit(model, rows, last, checkpoint_dir=folder)
 
-    def _asked(self, X: Any) -> tuple[Fitted, Array]:
-        """What was learned, and the rows that are asked about."""
+    def _prediction_inputs(self, X: Any) -> tuple[Fitted, Array]:
+        """The fitted state, and X checked against its columns."""
         require_fitted(self)
         fitted = self._fitted
         return fitted, checked_table(type(self), X, fitted.units.columns)[0]
@@ -223,10 +232,10 @@ class OrthogonalGP(Settings, BaseEstimator):
     def _unpack_targets(
         model: VariationalGP, meta: Mapping[str, Any], tensors: Mapping[str, Tensor]
     ) -> tuple[Targets, Calibration | LatentScales]:
-        """What a file says of the targets and of the calibration."""
+        """The targets and the calibration in a file."""
 
-    def _adopt(self, fitted: Fitted) -> None:
-        """Puts what was learned in place. Nothing else changes what an estimator has learned."""
+    def _set_fitted(self, fitted: Fitted) -> None:
+        """Sets every fitted attribute; the only place that does."""
         learned = fitted.attributes()
         vars(self).update(learned, _fitted=fitted)
         if "feature_names_in_" not in learned:
@@ -236,14 +245,14 @@ class OrthogonalGP(Settings, BaseEstimator):
     def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
         """Writes the fitted estimator to one file, which holds data and nothing that runs.
 
-        Callbacks and the places of this machine (`device`, `checkpoint_dir`) are not kept. `extra`
-        is JSON of the caller's own beside it, which `load` does not look at. In a process group one
-        process is enough; where all write the same file it is whole all the same.
+        Callbacks, `device` and `checkpoint_dir` are not saved. `extra` is JSON of the caller's own,
+        stored in the same file and ignored by `load`. In a process group one process is enough;
+        where all write the same file it is still whole.
         """
         require_fitted(self)
         meta, tensors = self._state()
-        beside = {} if extra is None else {"extra": dict(extra)}
-        save_model(path, self.model_, meta | beside, tensors)
+        extra_meta = {} if extra is None else {"extra": dict(extra)}
+        save_model(path, self.model_, meta | extra_meta, tensors)
 
     @classmethod
     @cpu_by_default()
@@ -261,20 +270,20 @@ class OrthogonalGP(Settings, BaseEstimator):
     def from_saved(
         cls, saved: Saved, path: str | Path, device: str | torch.device | None = None
     ) -> Self:
-        """The estimator in a file that has been read already; `path` is for its refusals."""
+        """The estimator in a file that has been read already; `path` is for error messages."""
         try:
             if saved.meta["estimator"] != cls.__name__:
                 raise FileError(f"it holds a {saved.meta['estimator']!s:.40}")
-            # Nothing that `save` leaves behind: a file does not say where the next fit is to write.
-            known, _ = pack_settings(cls(likelihood="").get_params(deep=False))
-            settings = {k: v for k, v in saved.meta["settings"].items() if k in known}
+            # Only settings that `save` writes: a file must not choose where the next fit writes.
+            storable, _ = pack_settings(cls(likelihood="").get_params(deep=False))
+            settings = {k: v for k, v in saved.meta["settings"].items() if k in storable}
             estimator = cls(**settings)
             estimator.set_params(device=device)
             estimator._set_state(saved)
         except OrthogpError as error:
             raise FileError(f"{path} cannot be loaded as a {cls.__name__}: {error}") from error
         except Exception as error:
-            # As in `load_model`: what a file says with a valid checksum may fail in any way.
+            # As in `load_model`: a file with a valid checksum may fail in any way.
             raise FileError(
                 f"{path} cannot be loaded: what it describes is not a {cls.__name__}"
             ) from error
@@ -291,41 +300,43 @@ class OrthogonalGP(Settings, BaseEstimator):
         """All of a fitted estimator but its model, as JSON and tensors."""
         settings, tensors = pack_settings(self.get_params(deep=False))
         meta, learned = pack_fitted(self._fitted)
-        own = {
+        header = {
             "estimator": type(self).__name__,
             "settings": settings,
             "own_kernel": self.kernel is not None,
             "own_likelihood": not isinstance(self.likelihood, str | None),
         }
-        return own | meta, tensors | learned
+        return header | meta, tensors | learned
 
     def _set_state(self, saved: Saved) -> None:
-        """The reverse of `_state`, for what may come from anywhere."""
+        """The reverse of `_state`, for untrusted input."""
         model, meta, tensors = saved.model, saved.meta, saved.tensors
         learned = self._unpack_targets(model, meta, tensors)
-        fitted = unpack_fitted(model, learned, meta, tensors, _present(self.device))
+        fitted = unpack_fitted(model, learned, meta, tensors, _device_or_cpu(self.device))
         columns = fitted.units.columns
         for name in ARRAYS:
             if name in tensors:
-                setattr(self, name, finite(tensors, name, (None, columns.count)).numpy())
+                setattr(self, name, finite_tensor(tensors, name, (None, columns.count)).numpy())
         if meta["own_kernel"]:
             self.kernel = deepcopy(model.covariance.kernel)
         if meta["own_likelihood"]:
             self.likelihood = deepcopy(model.likelihood)
-        # The rows that are asked for have no names.
-        self._adopt(replace(fitted, units=replace(fitted.units, columns=Columns(columns.count))))
+        # The points to check have no column names.
+        self._set_fitted(
+            replace(fitted, units=replace(fitted.units, columns=Columns(columns.count)))
+        )
         self._require_predictions()
-        self._adopt(fitted)
+        self._set_fitted(fitted)
 
     def _require_predictions(self) -> None:
         """Refuses a state whose predictions, at some of its own points, are not all finite."""
-        points = self.model_.basis.beta[:PROBED].detach().double().cpu().numpy()
-        inputs, own = self._fitted.units.inputs, cast(Any, self)
+        points = self.model_.basis.beta[:CHECKED_POINTS].detach().double().cpu().numpy()
+        inputs, estimator = self._fitted.units.inputs, cast(Any, self)
         X = points * inputs.scale + inputs.shift
         if hasattr(self, "classes_"):
-            found = [own.predict_proba(X)]
+            found = [estimator.predict_proba(X)]
         else:
-            found = [*own.predict(X, return_std=True), *own.predict_interval(X)]
+            found = [*estimator.predict(X, return_std=True), *estimator.predict_interval(X)]
         if not all(np.isfinite(part).all() for part in found):
             raise FileError("its predictions are not finite")
 
@@ -341,22 +352,24 @@ class OrthogonalGP(Settings, BaseEstimator):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__({name: v for name, v in state.items() if name != "_fitted"})
         if "_fitted" in state:
-            self._adopt(Fitted.on(_present(self.device), **state["_fitted"]))
+            self._set_fitted(Fitted.on_device(_device_or_cpu(self.device), **state["_fitted"]))
 
 
-def _table(intake: Intake, X: Any, y: Any, sample_weight: Any, generator: torch.Generator) -> Table:
+def _fit_data(
+    intake: Intake, X: Any, y: Any, sample_weight: Any, generator: torch.Generator
+) -> FitData:
     """The rows in memory, or a stream of those that are too many."""
     source = as_source(X, y, sample_weight)
     if source is None:
-        return intake.table(X, y, sample_weight, generator)
+        return intake.fit_data(X, y, sample_weight, generator)
     if is_large(source):
-        return streamed_table(intake, source, generator)
-    return intake.table(*loaded(source), generator)
+        return streamed_data(intake, source, generator)
+    return intake.fit_data(*loaded(source), generator)
 
 
 def _warn_if_nothing_learned(model: VariationalGP, rows: Rows) -> None:
     """Warns of a fit that predicts rows, at best held-out ones, no better than a constant does."""
-    rows = rows.map(lambda t: t[:: math.ceil(len(rows) / JUDGED_ROWS)])
+    rows = rows.map(lambda t: t[:: math.ceil(len(rows) / COMPARED_ROWS)])
     varies = bool((rows.y != rows.y[:1]).any())
     # Written so that NaN counts as nothing learned.
     if varies and not gain_over_constant(model, rows) > LEAST_GAIN:
@@ -375,7 +388,7 @@ def _latents(model: VariationalGP, rows: Rows) -> tuple[Tensor, Tensor]:
     return mean, variance
 
 
-def _present(device: str | torch.device | None) -> torch.device:
+def _device_or_cpu(device: str | torch.device | None) -> torch.device:
     """The device if this machine has it, else the host."""
     wanted = torch_device(device)
     here = wanted.type != "cuda" or torch.cuda.is_available()

@@ -1,4 +1,4 @@
-"""What users pass in: the checks of scikit-learn, with refusals of one family and one sentence."""
+"""Checks of what users pass in: those of scikit-learn, with errors of this package."""
 
 import re
 import threading
@@ -20,10 +20,10 @@ from orthogp.estimators.scaling import Array
 
 # scikit-learn sets a filter of warnings for a moment, and two at once would leave it set: threads
 # that predict take turns.
-_ONE_AT_A_TIME = threading.Lock()
+_VALIDATION_LOCK = threading.Lock()
 NO_NUMBER = re.compile(r"could not convert string to float: (?:np\.\w+\((.*)\)|(.*))")
 # Names of types, so that pandas need not be imported: its own values for what is missing.
-ABSENT = ("NoneType", "NAType", "NaTType")
+MISSING_TYPES = ("NoneType", "NAType", "NaTType")
 
 
 @dataclass(frozen=True)
@@ -51,34 +51,34 @@ def require_fitted(estimator: Any) -> None:
 
 def checked_table(estimator: type, X: Any, columns: Columns | None) -> tuple[Array, Columns]:
     """X as finite numbers `(n, d)`, and its columns, which must be those given, if any."""
-    # scikit-learn learns and compares columns on an estimator, whose class its refusals name. This
-    # one is blank and for this alone: rows that are refused must not change that of the user.
-    holder: Any = object.__new__(estimator)
+    # scikit-learn stores and compares columns on an estimator, whose class its errors name. A blank
+    # one serves: rows that are refused must not change the user's.
+    validator: Any = object.__new__(estimator)
     if columns is not None:
-        holder.n_features_in_ = columns.count
+        validator.n_features_in_ = columns.count
         if columns.names is not None:
-            holder.feature_names_in_ = columns.names
-    with _refusals("X"):
-        _require_plain(X, "X")
+            validator.feature_names_in_ = columns.names
+    with _as_data_errors("X"):
+        _require_suitable(X, "X")
         ndim = X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim
         if ndim < 2:
             raise DataError(
                 f"X has {ndim} dimension(s), expected rows and columns; Reshape your data with "
                 "X.reshape(-1, 1) if it is one column or X.reshape(1, -1) if it is one row"
             )
-        with _ONE_AT_A_TIME:
+        with _VALIDATION_LOCK:
             found: Any = validate_data(
-                holder, X, dtype=np.float64, reset=columns is None, ensure_all_finite=False
+                validator, X, dtype=np.float64, reset=columns is None, ensure_all_finite=False
             )
-    names = getattr(holder, "feature_names_in_", None)
+    names = getattr(validator, "feature_names_in_", None)
     _require_finite(found, "X", names)
-    return found, Columns(holder.n_features_in_, names)
+    return found, Columns(validator.n_features_in_, names)
 
 
 def checked_numbers(values: Any, name: str) -> Array:
     """Finite numbers, in whatever shape they come."""
-    with _refusals(name):
-        _require_plain(values, name)
+    with _as_data_errors(name):
+        _require_suitable(values, name)
         found = np.asarray(values, dtype=np.float64)
     _require_finite(found, name)
     return found
@@ -95,13 +95,13 @@ def checked_targets(y: Any, num_rows: int) -> Array:
 
 def checked_labels(y: Any, num_rows: int | None = None, name: str = "y") -> NDArray:
     """Labels `(n,)`, none of them missing."""
-    with _refusals(name):
-        _require_plain(y, name)
-        with _ONE_AT_A_TIME:
+    with _as_data_errors(name):
+        _require_suitable(y, name)
+        with _VALIDATION_LOCK:
             found = column_or_1d(y, warn=True)
     kind = found.dtype.kind
     missing = int((~np.isfinite(found)).sum()) if kind == "f" else 0
-    missing += sum(map(_is_absent, found)) if kind == "O" else 0
+    missing += sum(map(_is_missing, found)) if kind == "O" else 0
     if missing:
         raise DataError(
             f"{name} has {missing} labels that are missing (None, NaN or infinite); drop those rows"
@@ -141,10 +141,10 @@ def checked_weight(weight: Any, num_rows: int, part: bool = False) -> Array | No
     return found
 
 
-def _require_plain(values: Any, name: str) -> None:
-    """Refuses what NumPy would take for numbers, and what only looks like an array."""
+def _require_suitable(values: Any, name: str) -> None:
+    """Refuses None, dates, and sparse, masked or complex arrays."""
     if values is None:
-        # The words by which scikit-learn's own checks of an estimator know this refusal.
+        # The words that scikit-learn's own checks of an estimator look for.
         reason = "fit requires y to be passed, but the target y is None"
         raise DataError(reason if name == "y" else f"{name} is None; expected numbers")
     if issparse(values):
@@ -185,13 +185,15 @@ def _require_rows(values: NDArray, name: str, num_rows: int) -> None:
         raise DataError(f"X has {num_rows} rows and {name} has {len(values)}; expected as many")
 
 
-def _is_absent(label: Any) -> bool:
-    return type(label).__name__ in ABSENT or (isinstance(label, float) and not np.isfinite(label))
+def _is_missing(label: Any) -> bool:
+    return type(label).__name__ in MISSING_TYPES or (
+        isinstance(label, float) and not np.isfinite(label)
+    )
 
 
 @contextmanager
-def _refusals(name: str) -> Iterator[None]:
-    """What NumPy, pandas and scikit-learn object to, as an error of this family."""
+def _as_data_errors(name: str) -> Iterator[None]:
+    """Turns errors of NumPy, pandas and scikit-learn into a `DataError`."""
     try:
         yield
     except OrthogpError:
@@ -203,17 +205,17 @@ def _refusals(name: str) -> Iterator[None]:
 
 
 def _sentence(name: str, error: Exception) -> str:
-    said = str(error)
-    text = NO_NUMBER.match(said)
+    message = str(error)
+    text = NO_NUMBER.match(message)
     if text:
         return (
             f"{name} has text, {text[1] or text[2]:.60}, expected numbers; encode it (a column for "
             "every category, say) or leave it out"
         )
-    if "inhomogeneous" in said:
+    if "inhomogeneous" in message:
         return f"{name} has rows of different lengths; expected as many values in every row"
     # scikit-learn's list of columns, which its own checks of an estimator ask for word by word.
-    if said.startswith("The feature names"):
-        return said
-    line = said.strip().split("\n")[0].rstrip(".").replace(". ", "; ")
+    if message.startswith("The feature names"):
+        return message
+    line = message.strip().split("\n")[0].rstrip(".").replace(". ", "; ")
     return line if line.startswith(f"{name} ") else f"{name} cannot be used: {line:.300}"

@@ -38,12 +38,12 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
         classes: ArrayLike | None = None,
         sample_weight: Any = None,
     ) -> Self:
-        """Goes on training with these rows, in the units of the first call.
+        """Continues training with these rows, in the units of the first call.
 
-        `classes` are all that may ever come; the first call needs them if its y lacks some.
+        `classes` are all that may ever occur; the first call needs them if its y lacks some.
         """
         given = None if classes is None else checked_labels(classes, name="classes")
-        return self._fit(X, y, sample_weight, goes_on=True, classes=given)
+        return self._fit(X, y, sample_weight, continues=True, classes=given)
 
     def predict(self, X: ArrayLike) -> NDArray:
         """The most probable label of every row."""
@@ -52,29 +52,29 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
         """The probability of every class, in the order of `classes_`; rows sum to one."""
-        fitted, X = self._asked(X)
+        fitted, X = self._prediction_inputs(X)
         likelihood, scales = _likelihood(fitted), _scales(fitted)
 
         def probabilities(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
             return likelihood.probabilities(*scales(mean, variance)).mT
 
-        return fitted.for_rows(X, probabilities).T
+        return fitted.map_latents(X, probabilities).T
 
     def predict_latent(self, X: ArrayLike) -> tuple[NDArray, NDArray]:
         """Mean and standard deviation of the latents: `(n,)` for two classes, else `(n, k)`."""
-        fitted, X = self._asked(X)
+        fitted, X = self._prediction_inputs(X)
         scales = _scales(fitted)
 
         def moments(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
             mean, variance = scales(mean, variance)
             return torch.stack([mean, variance.sqrt()])
 
-        mean, std = fitted.for_rows(X, moments)
+        mean, std = fitted.map_latents(X, moments)
         return (mean[0], std[0]) if len(mean) == 1 else (mean.T, std.T)
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> NDArray[np.float64]:
         """log p(label) of every row."""
-        fitted, X = self._asked(X)
+        fitted, X = self._prediction_inputs(X)
         labels = fitted.units.targets.encode(checked_labels(y, len(X)))
         likelihood, scales = _likelihood(fitted), _scales(fitted)
 
@@ -82,7 +82,7 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
             y = labels[rows].to(mean.device)
             return likelihood.log_density(y, *scales(mean, variance))
 
-        return fitted.for_rows(X, density)
+        return fitted.map_latents(X, density)
 
     def export_onnx(self, path: str | Path) -> None:
         """Writes an ONNX graph from x to the mean and variance of the latents."""

@@ -1,4 +1,4 @@
-"""What "automatic" means: every number that an estimator chooses for its user."""
+"""Automatic settings: every number that an estimator chooses where its user gives None."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,8 +29,8 @@ NATURAL_STEP, EXACT_NATURAL_STEP = 0.1, 1.0
 # Reports, of TrainingConfig.report_every steps each, without a better held-out density.
 PATIENCE = 10
 MOST_HELD_OUT = 5000
-# A run that takes them in makes this share of the steps before it, at this share of their rates;
-# Adam begins anew there, and with fewer steps than these would leave γ's part unsettled.
+# The last run, on all rows, makes this share of the steps before it, at this share of their rates;
+# Adam starts afresh there, and fewer steps than these would leave γ unsettled.
 LAST_STEPS, LAST_RATE, LAST_NATURAL_STEP, STEPS_TO_SETTLE = 0.1, 0.1, 0.3, 100
 
 # In units of the standardised y.
@@ -49,7 +49,7 @@ PASSED_ON = (
 def point_counts(settings: Mapping[str, Any], num_rows: int) -> tuple[int, int]:
     """|β| and |γ|; where the rows have duplicates there will be fewer still."""
     for name, least in (("n_inducing", 1), ("n_residual", 0)):
-        value = plain(settings[name])
+        value = python_number(settings[name])
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ConfigurationError(f"{name} is {value!r}; expected a whole number from {least}")
     residual = 0 if settings["basis"] == "coupled" else settings["n_residual"]
@@ -70,9 +70,9 @@ def starts_by_evidence(settings: Mapping[str, Any], num_rows: int, likelihood: L
 
 
 def start_steps(settings: Mapping[str, Any]) -> int:
-    """How many steps look for a start: no more than those that are asked for."""
-    asked = plain(settings["max_steps"])
-    return min(START_STEPS, asked) if isinstance(asked, int) and asked > 0 else START_STEPS
+    """Steps of the search for starting hyperparameters, at most `max_steps`."""
+    steps = python_number(settings["max_steps"])
+    return min(START_STEPS, steps) if isinstance(steps, int) and steps > 0 else START_STEPS
 
 
 def training_config(
@@ -82,24 +82,24 @@ def training_config(
 
     `started` says that the hyperparameters are where the evidence of a few rows has them.
     """
-    given = {name: plain(value) for name, value in settings.items()}
-    batch_size = _or(given["batch_size"], min(BATCH_SIZE, num_rows))
-    # TrainingConfig will say what is wrong with another type; here it only must not compare.
-    whole = isinstance(batch_size, int) and batch_size >= num_rows
-    natural = EXACT_NATURAL_STEP if whole and gaussian else NATURAL_STEP
-    steps = _or(given["max_steps"], _automatic_steps(num_rows, started))
+    chosen = {name: python_number(value) for name, value in settings.items()}
+    batch_size = _or(chosen["batch_size"], min(BATCH_SIZE, num_rows))
+    # TrainingConfig refuses other types.
+    full_batch = isinstance(batch_size, int) and batch_size >= num_rows
+    natural = EXACT_NATURAL_STEP if full_batch and gaussian else NATURAL_STEP
+    steps = _or(chosen["max_steps"], _automatic_steps(num_rows, started))
     warmup = min(LONGEST_WARMUP, int(WARMUP_SHARE * steps)) if isinstance(steps, int) else 0
     return TrainingConfig(
         max_steps=steps,
         batch_size=batch_size,
-        learning_rate=_or(given["learning_rate"], _automatic_rate(steps, started)),
-        adam_beta2=_or(given["adam_beta2"], _automatic_beta2(steps, gaussian)),
-        natural_step=_or(given["natural_step"], natural),
+        learning_rate=_or(chosen["learning_rate"], _automatic_rate(steps, started)),
+        adam_beta2=_or(chosen["adam_beta2"], _automatic_beta2(steps, gaussian)),
+        natural_step=_or(chosen["natural_step"], natural),
         schedule_warmup=warmup,
         natural_warmup=warmup,
-        patience=PATIENCE if given["early_stopping"] else None,
+        patience=PATIENCE if chosen["early_stopping"] else None,
         seed=seed,
-        **{name: given[name] for name in PASSED_ON},
+        **{name: chosen[name] for name in PASSED_ON},
     )
 
 
@@ -111,22 +111,22 @@ def first_config(config: TrainingConfig) -> TrainingConfig:
 
 
 def last_config(config: TrainingConfig, steps: int) -> TrainingConfig | None:
-    """How to take rows in that a run of `steps` steps held out; None where it was too short.
+    """The run on all rows after one of `steps` steps without those held out; None if too short.
 
-    `config` is one for all the rows. Kernel, noise and points stay as they are, so that the rows
-    may calibrate again: what they change is forgotten as soon as a run goes on without them.
+    `config` is one for all the rows. Kernel, noise and points stay fixed, so that the rows may
+    calibrate again: what they change is forgotten as soon as a run continues without them.
     """
     count = round(LAST_STEPS * steps)
     if count == 0:
         return None
     # Where a natural step is exact there is nothing to average over.
-    ease = 1.0 if config.natural_step == EXACT_NATURAL_STEP else LAST_NATURAL_STEP
+    natural_scale = 1.0 if config.natural_step == EXACT_NATURAL_STEP else LAST_NATURAL_STEP
     return replace(
         config,
         max_steps=count,
         max_time=None if config.max_time is None else LAST_STEPS * config.max_time,
         learning_rate=LAST_RATE * min(1.0, count / STEPS_TO_SETTLE) * config.learning_rate,
-        natural_step=ease * config.natural_step,
+        natural_step=natural_scale * config.natural_step,
         natural_warmup=0,
         schedule_warmup=count // 5,
         train_hyperparameters=False,
@@ -137,7 +137,7 @@ def last_config(config: TrainingConfig, steps: int) -> TrainingConfig | None:
 
 
 def count_held_out(num_rows: int, fraction: float | int | None, early_stopping: bool) -> int:
-    """How many rows calibrate and judge when to stop; too few to calibrate are not held out."""
+    """Rows held out to calibrate and to stop early; none where they are too few to calibrate."""
     fraction = 0.0 if fraction is None else fraction
     if not 0 <= fraction < 1:
         raise ConfigurationError(
@@ -177,6 +177,6 @@ def _or(value: Any, default: Any) -> Any:
     return default if value is None else value
 
 
-def plain(value: Any) -> Any:
-    """NumPy's numbers, as they come out of a parameter grid, as Python's."""
+def python_number(value: Any) -> Any:
+    """A NumPy number, as a parameter grid gives, as a Python one; anything else as it is."""
     return value.item() if isinstance(value, np.generic) else value

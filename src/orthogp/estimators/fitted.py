@@ -28,7 +28,7 @@ FARTHEST = 1e100
 
 @dataclass(frozen=True)
 class Fitted:
-    """What an estimator has learned; a fit builds it aside and puts it in place as its last act.
+    """What an estimator has learned; a fit assigns it as its last act.
 
     `predictor` is the model's posterior, condensed; `elbo` is in the units of y; `history` has one
     dict a report; `steps` are those since the last fresh start.
@@ -44,7 +44,7 @@ class Fitted:
 
     @staticmethod
     @cpu_by_default()
-    def on(device: torch.device, model: VariationalGP, **others: Any) -> "Fitted":
+    def on_device(device: torch.device, model: VariationalGP, **others: Any) -> "Fitted":
         """From all fields but the predictor, ready to predict on `device`."""
         model = model.to(device)
         return Fitted(model=model, predictor=model.predictor(), **others)
@@ -70,13 +70,13 @@ class Fitted:
             found["classes_"] = targets.classes
         return found
 
-    def placed(self, X: Array) -> Tensor:
-        """New rows where the model has its points."""
+    def standardised(self, X: Array) -> Tensor:
+        """New rows in the units of the model."""
         return self.units.inputs.standardise(X).clamp_(-FARTHEST, FARTHEST)
 
     @cpu_by_default()
     @torch.no_grad()
-    def for_rows(
+    def map_latents(
         self, X: Array, compute: Callable[[slice, Tensor, Tensor], Tensor]
     ) -> NDArray[np.float64]:
         """`compute(rows, mean, variance)` of the latents chunk by chunk, rows in the last axis."""
@@ -86,7 +86,7 @@ class Fitted:
     def _latents(self, X: Array) -> Iterator[tuple[slice, Tensor, Tensor]]:
         stop = 0
         for start in range(0, len(X), CHUNK_ROWS):
-            x = self.placed(X[start : start + CHUNK_ROWS])
+            x = self.standardised(X[start : start + CHUNK_ROWS])
             for mean, variance in predict_in_chunks(self.model, x, self.predictor):
                 begin, stop = stop, stop + mean.shape[1]
                 yield slice(begin, stop), mean, variance

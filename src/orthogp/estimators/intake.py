@@ -1,4 +1,4 @@
-"""How rows come from a user's table to a model: checked, in the model's units, some held out."""
+"""From a user's table to the rows of a fit: checked, standardised, some of them held out."""
 
 import hashlib
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from orthogp.training import Rows, Stream
 
 @dataclass(frozen=True)
 class Units:
-    """Which columns and targets a model was fitted to, and how it sees them."""
+    """The columns and targets that a model was fitted to, and how they are standardised."""
 
     columns: Columns
     inputs: Scaling
@@ -35,27 +35,28 @@ class Units:
 
 
 @dataclass(frozen=True)
-class Table:
-    """What a fit learns from.
+class FitData:
+    """The rows of a fit.
 
-    Points are chosen from `sample`; the bound is taken on `judged`, all of the `num_rows` rows
-    together or a random sample of them; `weight` is that of all rows.
+    `held_out` rows calibrate and decide when to stop; β and γ are chosen from `sample`; the bound
+    is computed on `bound_rows`, all of the `num_rows` rows or a random sample of them; `weight` is
+    the sum of the weights of all rows.
     """
 
     units: Units
     train: Rows | Stream
-    held: Rows | None
+    held_out: Rows | None
     sample: Rows
-    judged: Rows
+    bound_rows: Rows
     num_rows: int
     weight: float
 
 
 @dataclass(frozen=True)
 class Intake:
-    """Takes in the rows of one fit of an estimator of this class with these settings.
+    """Prepares the rows of one fit of an estimator of this class with these settings.
 
-    `units` are those of the fit that this one goes on from; None for one that learns its own.
+    `units` are those of the fit that this one continues; None for one that learns its own.
     """
 
     estimator: type
@@ -77,22 +78,22 @@ class Intake:
         inputs = moments.scaling() if scaled else Scaling.none(columns.count)
         return Units(columns, current_team().agree(inputs), self.learner.learn(survey))
 
-    def table(self, X: Any, y: Any, sample_weight: Any, generator: torch.Generator) -> Table:
+    def fit_data(self, X: Any, y: Any, sample_weight: Any, generator: torch.Generator) -> FitData:
         """Rows in memory, and those of them that are held out."""
         X, columns = self.check_inputs(X, self.units and self.units.columns)
         y = self.learner.check(y, len(X))
         weight = checked_weight(sample_weight, len(X))
         if weight is not None:
-            counts = weight > 0
-            X, y, weight = X[counts], y[counts], weight[counts]
+            weighted = weight > 0
+            X, y, weight = X[weighted], y[weighted], weight[weighted]
         units = self.units
         if units is None:
             moments = Moments.of(X, weight, "X")
             units = self.learn(columns, moments, self.learner.survey(y, weight, None))
         rows = units.rows(X, y, weight, self.dtype)
-        train, held = hold_out(rows, self.settings, generator)
+        train, held_out = hold_out(rows, self.settings, generator)
         total = float(len(rows) if weight is None else weight.sum())
-        return Table(units, train, held, train, rows, len(rows), total)
+        return FitData(units, train, held_out, train, rows, len(rows), total)
 
 
 def hold_out(
@@ -107,7 +108,7 @@ def hold_out(
 
 
 def require_alike(rows: Rows | Stream, team: Team) -> None:
-    """Refuses, in every process, rows that are not the same in all: each would fit its own."""
+    """Refuses, in every process, rows that differ between processes."""
     if team.size == 1:
         return
     digest = hashlib.sha256(b"".join(rows.outline())).hexdigest()

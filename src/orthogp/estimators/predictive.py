@@ -55,7 +55,7 @@ def quantiles_of(fitted: Fitted, levels: Tensor) -> Callable[[slice, Tensor, Ten
 def joint_latents(fitted: Fitted, X: Array) -> tuple[Tensor, Tensor]:
     """The latents' mean at all rows together, `[c, n]`, and their covariance, `[c, n, n]`."""
     predictor = fitted.predictor
-    x = fitted.placed(X).to(predictor.beta.device)
+    x = fitted.standardised(X).to(predictor.beta.device)
     mean, _ = fitted.model.predict(x, predictor)
     scale = parts_of(fitted).calibration.latent_scale(mean).unsqueeze(-1)
     return mean, scale * predictor.full_covariance(x)
@@ -82,21 +82,21 @@ def covariance_of(fitted: Fitted, X: Array, std: NDArray) -> NDArray:
 
 
 def encoded_targets(fitted: Fitted, y: ArrayLike, num_rows: int) -> Tensor:
-    """Targets that come to be judged, in the units of the model."""
+    """Targets to evaluate, in the units of the model."""
     likelihood, _, targets = parts_of(fitted)
-    given = checked_numbers(y, "y")
+    values = checked_numbers(y, "y")
     expected = (num_rows,) if targets.single else (num_rows, targets.count)
-    if given.shape != expected:
-        raise DataError(f"y has shape {given.shape}; expected {expected}")
-    found = targets.encode(given)
-    likelihood.check_targets(found)
-    return found
+    if values.shape != expected:
+        raise DataError(f"y has shape {values.shape}; expected {expected}")
+    encoded = targets.encode(values)
+    likelihood.check_targets(encoded)
+    return encoded
 
 
 def checked_levels(q: Any) -> Tensor:
     levels = torch.from_numpy(np.atleast_1d(checked_numbers(q, "q")))
-    inside = bool(((levels > 0) & (levels < 1)).all())
-    if levels.ndim != 1 or len(levels) == 0 or not inside:
+    valid = bool(((levels > 0) & (levels < 1)).all())
+    if levels.ndim != 1 or len(levels) == 0 or not valid:
         raise ConfigurationError(f"q is {q!r}; expected numbers in (0, 1)")
     return levels
 

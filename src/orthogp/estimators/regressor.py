@@ -1,4 +1,4 @@
-"""The regressor: how it learns from numbers, and what it says of new rows."""
+"""The regressor: numbers in, their predictive distributions out."""
 
 import warnings
 from copy import deepcopy
@@ -29,7 +29,7 @@ from orthogp.estimators.predictive import (
     square_root,
     standard_normal,
 )
-from orthogp.estimators.setting_checks import cpu_by_default, drawn_seed, is_count, is_number
+from orthogp.estimators.setting_checks import cpu_by_default, is_count, is_number, seed_from
 from orthogp.estimators.settings import no_type_check
 from orthogp.estimators.start import set_noise
 from orthogp.estimators.state import unpack_numbers
@@ -47,8 +47,8 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         return tags
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Goes on training with these rows, in the units of the first call."""
-        return self._fit(X, y, sample_weight, goes_on=True)
+        """Continues training with these rows, in the units of the first call."""
+        return self._fit(X, y, sample_weight, continues=True)
 
     def predict(
         self, X: ArrayLike, return_std: bool = False, return_cov: bool = False
@@ -59,9 +59,9 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         """
         if return_std and return_cov:
             raise ConfigurationError("ask for return_std or return_cov, not for both")
-        fitted, X = self._asked(X)
+        fitted, X = self._prediction_inputs(X)
         in_units = parts_of(fitted).targets.in_units
-        mean, std = fitted.for_rows(X, moments_of(fitted))
+        mean, std = fitted.map_latents(X, moments_of(fitted))
         if return_cov:
             return in_units(mean), covariance_of(fitted, X, std)
         if return_std:
@@ -74,14 +74,14 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         For a likelihood with a link (counts, fractions) that is the latent behind the link.
         """
 
-        fitted, X = self._asked(X)
+        fitted, X = self._prediction_inputs(X)
         parts = parts_of(fitted)
 
         def moments(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
             scale = parts.calibration.latent_scale(variance)
             return torch.stack([mean, (scale * variance).sqrt()])
 
-        mean, std = fitted.for_rows(X, moments)
+        mean, std = fitted.map_latents(X, moments)
         return parts.targets.in_units(mean), parts.targets.in_units(std, shifted=False)
 
     def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> tuple[NDArray, NDArray]:
@@ -95,13 +95,13 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
     def predict_summary(self, X: ArrayLike, q: ArrayLike) -> tuple[NDArray, NDArray, NDArray]:
         """Mean, standard deviation and quantiles of a new observation, in one pass over X."""
         levels = checked_levels(q)
-        fitted, X = self._asked(X)
+        fitted, X = self._prediction_inputs(X)
         moments, quantiles = moments_of(fitted), quantiles_of(fitted, levels)
 
         def summary(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
             return torch.cat([part(rows, mean, variance) for part in (moments, quantiles)])
 
-        mean, std, *found = fitted.for_rows(X, summary)
+        mean, std, *found = fitted.map_latents(X, summary)
         in_units = parts_of(fitted).targets.in_units
         at_levels = np.stack([in_units(level) for level in found], axis=-1)
         return in_units(mean), in_units(std, shifted=False), at_levels
@@ -109,20 +109,20 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
     def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> NDArray:
         """Quantiles of a new observation, `(n, len(q))` or `(n, t, len(q))`."""
         levels = checked_levels(q)
-        fitted, X = self._asked(X)
-        found = fitted.for_rows(X, quantiles_of(fitted, levels))
+        fitted, X = self._prediction_inputs(X)
+        found = fitted.map_latents(X, quantiles_of(fitted, levels))
         return np.stack([parts_of(fitted).targets.in_units(level) for level in found], axis=-1)
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> NDArray:
         """log p(y) of every row, its targets together; densities are per unit of y."""
-        fitted, X = self._asked(X)
+        fitted, X = self._prediction_inputs(X)
         encoded, parts = encoded_targets(fitted, y, len(X)), parts_of(fitted)
 
         def density(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
             y = encoded[rows].to(mean.device)
             return parts.calibration.log_density(parts.likelihood, y, mean, variance)
 
-        return fitted.for_rows(X, density) + parts.targets.log_jacobian
+        return fitted.map_latents(X, density) + parts.targets.log_jacobian
 
     @cpu_by_default()
     @torch.no_grad()
@@ -136,10 +136,10 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
 
         Up to 2000 rows a draw is one function at all of them; beyond, rows are drawn independently.
         """
-        fitted, X = self._asked(X)
+        fitted, X = self._prediction_inputs(X)
         if not is_count(n_samples):
             raise ConfigurationError(f"n_samples is {n_samples!r}; expected a whole number from 1")
-        generator = torch.Generator().manual_seed(drawn_seed(random_state))
+        generator = torch.Generator().manual_seed(seed_from(random_state))
         if len(X) > MOST_JOINT_ROWS:
             warnings.warn(
                 f"{len(X)} rows are too many for one covariance matrix: each row is drawn "
@@ -156,7 +156,7 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
             return draw(mean + std * standard_normal((n_samples, *mean.shape), generator, mean))
 
         if len(X) > MOST_JOINT_ROWS:
-            found = fitted.for_rows(X, independent)
+            found = fitted.map_latents(X, independent)
         else:
             mean, covariance = joint_latents(fitted, X)
             noise = standard_normal((n_samples, *mean.shape), generator, mean)

@@ -28,13 +28,8 @@ class Scaling:
     def none(columns: int) -> "Scaling":
         return Scaling(np.zeros(columns), np.ones(columns))
 
-    @staticmethod
-    def of(values: Array, weight: Array | None, name: str) -> "Scaling":
-        """To mean zero and variance one over weighted rows; a constant column keeps its unit."""
-        return Moments.of(values, weight, name).scaling()
-
     def standardise(self, values: Array, dtype: torch.dtype = torch.float64) -> Tensor:
-        """In `dtype`, holding no more than a chunk in between."""
+        """In `dtype`, chunk by chunk: no second copy in float64."""
         out = torch.empty(values.shape, dtype=dtype, device="cpu")
         step = max(1, CHUNK_ELEMENTS // max(1, values.shape[-1]))
         for start in range(0, len(values), step):
@@ -68,14 +63,15 @@ class Moments:
 
     def merged(self, other: "Moments") -> "Moments":
         total = self.weight + other.weight
-        own, rest = self.weight / total, other.weight / total
-        apart = other.mean - self.mean
-        within = np.hypot(own**0.5 * self.std, rest**0.5 * other.std)
-        std = np.hypot(within, (own * rest) ** 0.5 * apart)
+        share, other_share = self.weight / total, other.weight / total
+        difference = other.mean - self.mean
+        within = np.hypot(share**0.5 * self.std, other_share**0.5 * other.std)
+        std = np.hypot(within, (share * other_share) ** 0.5 * difference)
         largest = np.maximum(self.largest, other.largest)
-        return Moments(total, self.mean + rest * apart, std, largest)
+        return Moments(total, self.mean + other_share * difference, std, largest)
 
     def scaling(self) -> Scaling:
+        """To mean zero and variance one."""
         rounding = ROUNDING * self.largest
         # A constant column keeps its unit, unless the rounding of its values is larger.
         unit = np.maximum(1.0, rounding)

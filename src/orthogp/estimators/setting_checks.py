@@ -1,4 +1,4 @@
-"""What settings mean, and refusals of those that the training's own configuration does not see."""
+"""Checks of settings that `TrainingConfig` does not check, and what they mean to torch."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -20,26 +20,26 @@ FLAGS = (
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Everything about them that can be told without the data."""
+    """Refuses settings that are wrong whatever the data."""
     for name in FLAGS:
-        # Text would pass for true, whatever it says.
+        # Any text would count as true.
         _require(settings, name, isinstance(settings[name], bool | np.bool_), "True or False")
     kernel, jitter = settings["kernel"], settings["jitter"]
     _require(settings, "kernel", kernel is None or isinstance(kernel, Kernel), "a GPyTorch kernel")
-    good = jitter is None or (is_number(jitter) and 0 <= jitter < np.inf)
-    _require(settings, "jitter", good, "a number, zero or more")
+    valid = jitter is None or (is_number(jitter) and 0 <= jitter < np.inf)
+    _require(settings, "jitter", valid, "a number, zero or more")
     share = settings["validation_fraction"]
-    good = share is None or (is_number(share) and 0 <= share < 1)
-    _require(settings, "validation_fraction", good, "a number in [0, 1)")
+    valid = share is None or (is_number(share) and 0 <= share < 1)
+    _require(settings, "validation_fraction", valid, "a number in [0, 1)")
     place, callbacks = settings["checkpoint_dir"], settings["callbacks"]
-    good = place is None or isinstance(place, str | os.PathLike)
-    _require(settings, "checkpoint_dir", good, "the name of a folder")
-    good = isinstance(callbacks, tuple | list) and all(map(callable, callbacks))
-    _require(settings, "callbacks", good, "a list of functions")
+    valid = place is None or isinstance(place, str | os.PathLike)
+    _require(settings, "checkpoint_dir", valid, "the name of a folder")
+    valid = isinstance(callbacks, tuple | list) and all(map(callable, callbacks))
+    _require(settings, "callbacks", valid, "a list of functions")
 
 
 def torch_device(device: Any) -> torch.device:
-    """The device meant; None is a GPU where there is one."""
+    """The device of a setting; None is a GPU where there is one."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -68,8 +68,8 @@ def torch_dtype(dtype: Any) -> torch.dtype:
     return found
 
 
-def present_device(device: Any) -> torch.device:
-    """The device meant, if this machine has it and it computes in float64."""
+def usable_device(device: Any) -> torch.device:
+    """The device of a setting, if this machine has it and it computes in float64."""
     found = torch_device(device)
     try:
         torch.zeros((), dtype=torch.float64, device=found).item()
@@ -82,8 +82,8 @@ def present_device(device: Any) -> torch.device:
     return found
 
 
-def drawn_seed(random_state: Any) -> int:
-    """A number below 2³¹ from it; None draws afresh, and not from NumPy's global generator."""
+def seed_from(random_state: Any) -> int:
+    """A seed below 2³¹; None draws a fresh one, without NumPy's global generator."""
     if random_state is None:
         return int(np.random.default_rng().integers(2**31 - 1))
     try:
@@ -105,6 +105,6 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float | np.number) and not isinstance(value, bool)
 
 
-def _require(settings: Mapping[str, Any], name: str, good: bool, expected: str) -> None:
-    if not good:
+def _require(settings: Mapping[str, Any], name: str, valid: bool, expected: str) -> None:
+    if not valid:
         raise ConfigurationError(f"{name} is {settings[name]!r}; expected {expected}")

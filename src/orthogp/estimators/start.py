@@ -1,9 +1,9 @@
 """Where a fit starts: points, kernel and noise before the first training step.
 
-How far the values of a column typically lie apart is not what its standard deviation says. A column
+The typical distance between values of a column can be far below its standard deviation: a column
 with a few large values, such as a sum of money that is zero for most, has nearly all of its values
-within a small part of its standard deviation. Lengthscales that start there find what happens
-between them; those that start at the standard deviation may never do.
+within a small part of it. Lengthscales that start at the typical distance learn what varies between
+these values; those that start at the standard deviation may never do.
 """
 
 import math
@@ -27,7 +27,7 @@ from orthogp.estimators.defaults import (
     start_steps,
     starts_by_evidence,
 )
-from orthogp.estimators.intake import Table
+from orthogp.estimators.intake import FitData
 from orthogp.estimators.scaling import Array, Scaling
 from orthogp.estimators.setting_checks import is_number, torch_dtype
 from orthogp.kernel.covariance import Covariance
@@ -36,14 +36,14 @@ from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.posterior.points import choose_beta, choose_gamma
 from orthogp.training import start_hyperparameters
 
-# Columns with no more values than these are codes, whose distances say nothing.
+# Columns with no more values than these are codes, whose distances mean nothing.
 MOST_CODES = 10
 SPREAD_ROWS = 10_000
 
 
 def new_model(
     settings: Mapping[str, Any],
-    table: Table,
+    data: FitData,
     likelihood: Likelihood,
     mean: Mean | None,
     variance: float,
@@ -54,7 +54,7 @@ def new_model(
     `variance` is that of the default kernel's parts. The second value says whether the evidence of
     a few rows has chosen where the hyperparameters start.
     """
-    inputs, rows, num_rows = table.units.inputs, table.sample, len(table.train)
+    inputs, rows, num_rows = data.units.inputs, data.sample, len(data.train)
     num_inducing, num_residual = point_counts(settings, num_rows)
     beta = _given_points(settings, "inducing_points", inputs)
     if beta is None:
@@ -98,40 +98,42 @@ def starting_kernel(
 ) -> Kernel:
     """The default kernel for `num_rows` rows, these among them."""
     # In a short run they would not get far from where they start.
-    moves = settings["train_hyperparameters"] and num_rows > MOST_ROWS_STARTED
-    spread = typical_spread(x) if settings["ard"] and moves else None
+    trained = settings["train_hyperparameters"] and num_rows > MOST_ROWS_STARTED
+    spread = typical_spread(x) if settings["ard"] and trained else None
     return default_kernel(x.shape[1], settings["ard"], variance, spread)
 
 
 def typical_spread(x: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
     """The mean distance of a column's values from their median as a share of a normal column's."""
-    some = x[:: max(1, len(x) // SPREAD_ROWS)].double()
-    distance = (some - some.median(0).values).abs().mean(0)
+    sample = x[:: max(1, len(x) // SPREAD_ROWS)].double()
+    distance = (sample - sample.median(0).values).abs().mean(0)
     # √(2/π) is what a standard normal column has.
-    share = distance / (some.std(0) * math.sqrt(2 / math.pi))
-    for column, values in enumerate(some.mT):
+    share = distance / (sample.std(0) * math.sqrt(2 / math.pi))
+    for column, values in enumerate(sample.mT):
         if len(values.unique()) <= MOST_CODES:
             share[column] = 1.0
     return share.clamp_max(1.0).to(x.dtype)
 
 
-def set_noise(likelihood: RegressionLikelihood, given: Any, scale: Array) -> None:
+def set_noise(likelihood: RegressionLikelihood, noise_variance: Any, scale: Array) -> None:
     """Sets it to the variance given in units of y², for targets that were divided by `scale`."""
-    if given is None:
+    if noise_variance is None:
         noise = torch.full((len(scale),), NOISE_VARIANCE)
-    elif is_number(given) and 0 < given < np.inf:
+    elif is_number(noise_variance) and 0 < noise_variance < np.inf:
         with np.errstate(over="ignore", under="ignore"):
-            noise = torch.as_tensor(float(given) / scale / scale, dtype=torch.float32)
+            noise = torch.as_tensor(float(noise_variance) / scale / scale, dtype=torch.float32)
     else:
-        raise ConfigurationError(f"noise_variance is {given!r}; expected a positive number")
-    holder: Any = likelihood.get_submodule("likelihood")
-    bounds = dict(holder.named_constraints())
+        raise ConfigurationError(
+            f"noise_variance is {noise_variance!r}; expected a positive number"
+        )
+    inner: Any = likelihood.get_submodule("likelihood")
+    bounds = dict(inner.named_constraints())
     lowest = max(float(c.lower_bound) for n, c in bounds.items() if "raw_noise" in n)
     if not bool(((noise > lowest) & noise.isfinite()).all()):
         raise ConfigurationError(
-            f"noise_variance is {given!r}, {float(noise.min()):.1e} in units of the standardised "
-            f"y; the likelihood's constraint allows more than {lowest:.1e}, and float32 less than "
-            "3e38"
+            f"noise_variance is {noise_variance!r}, {float(noise.min()):.1e} in units of the "
+            f"standardised y; the likelihood's constraint allows more than {lowest:.1e}, and "
+            "float32 less than 3e38"
         )
-    shared = holder.noise.numel() == 1
-    holder.noise = noise.mean() if shared else noise.reshape(holder.noise.shape)
+    shared = inner.noise.numel() == 1
+    inner.noise = noise.mean() if shared else noise.reshape(inner.noise.shape)

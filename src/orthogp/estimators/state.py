@@ -1,4 +1,4 @@
-"""A fitted estimator beside its model: JSON and tensors out, and a checked estimator back."""
+"""A fitted estimator without its model: as JSON and tensors for a file, and back."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -12,7 +12,7 @@ from torch import Tensor
 from orthogp.errors import FileError
 from orthogp.estimators.calibration import Calibration, LatentScales, QuantileMap, is_tail
 from orthogp.estimators.checks import Columns
-from orthogp.estimators.defaults import plain
+from orthogp.estimators.defaults import python_number
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.intake import Units
 from orthogp.estimators.scaling import Scaling
@@ -21,27 +21,27 @@ from orthogp.likelihoods import ClassificationLikelihood, RegressionLikelihood
 from orthogp.model import VariationalGP
 from orthogp.training import Report
 
-# Objects travel with the model, arrays as tensors; places belong to one machine.
+# Objects are saved with the model, arrays as tensors.
 OBJECTS = ("kernel", "likelihood")
 ARRAYS = ("inducing_points", "residual_points")
-LEFT_BEHIND = ("callbacks", "checkpoint_dir", "device")
-LABELS = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": object}
+NOT_SAVED = ("callbacks", "checkpoint_dir", "device")
+LABEL_TYPES = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": object}
 
 
 def pack_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The settings that JSON can hold, and those that are arrays."""
-    kept = {
-        name: plain(value)
+    packed = {
+        name: python_number(value)
         for name, value in settings.items()
-        if name not in (*OBJECTS, *ARRAYS, *LEFT_BEHIND)
+        if name not in (*OBJECTS, *ARRAYS, *NOT_SAVED)
     }
-    kept["dtype"] = str(kept["dtype"]).removeprefix("torch.")
-    if not isinstance(kept["random_state"], int | None):
-        kept["random_state"] = None
+    packed["dtype"] = str(packed["dtype"]).removeprefix("torch.")
+    if not isinstance(packed["random_state"], int | None):
+        packed["random_state"] = None
     if isinstance(settings["likelihood"], str):
-        kept["likelihood"] = settings["likelihood"]
+        packed["likelihood"] = settings["likelihood"]
     given = {name: settings[name] for name in ARRAYS if settings[name] is not None}
-    return kept, {name: torch.tensor(np.asarray(v, np.float64)) for name, v in given.items()}
+    return packed, {name: torch.tensor(np.asarray(v, np.float64)) for name, v in given.items()}
 
 
 def pack_fitted(fitted: Fitted) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -77,14 +77,14 @@ def unpack_fitted(
     tensors: Mapping[str, Tensor],
     device: torch.device,
 ) -> Fitted:
-    """The reverse of `pack_fitted`, for what may come from anywhere.
+    """The reverse of `pack_fitted`, for untrusted input.
 
     `learned` are the targets and the calibration.
     """
     count, names, (targets, calibration) = model.basis.beta.shape[1], None, learned
     if meta["feature_names_in"] is not None:
         names = unpack_names(meta["feature_names_in"], count)
-    return Fitted.on(
+    return Fitted.on_device(
         device,
         model,
         units=Units(Columns(count, names), unpack_scaling("x", tensors, count), targets),
@@ -105,13 +105,13 @@ def unpack_numbers(
     if single and count != 1:
         raise FileError(f"it has {count} targets and says that it has one")
     targets = NumberTargets(unpack_scaling("y", tensors, count), single)
-    scales = finite(tensors, "variance_scales", (count, 2))
-    scores = finite(tensors, "map_scores", (None,))
-    values = finite(tensors, "map_values", (count, len(scores)))
+    scales = finite_tensor(tensors, "variance_scales", (count, 2))
+    scores = finite_tensor(tensors, "map_scores", (None,))
+    values = finite_tensor(tensors, "map_values", (count, len(scores)))
     # Format 1.0 had Gaussian densities.
     found = Calibration.gaussian(scales, QuantileMap(scores, values))
     if "density_tails" in tensors:
-        found = replace(found, tails=finite(tensors, "density_tails", (count, 3)))
+        found = replace(found, tails=finite_tensor(tensors, "density_tails", (count, 3)))
     positive = bool((scales > 0).all() and (found.tails[:, :2] > 0).all())
     if len(scores) == 0 or not positive or not bool(is_tail(found.tails[:, 2]).all()):
         raise FileError("its calibration is not one")
@@ -128,14 +128,14 @@ def unpack_classes(
     # Format 1.0 had none.
     scales = torch.ones(2, dtype=torch.float64)
     if "latent_scales" in tensors:
-        scales = finite(tensors, "latent_scales", (2,))
+        scales = finite_tensor(tensors, "latent_scales", (2,))
     if bool((scales <= 0).any()):
         raise FileError("its calibration is not one")
     return LabelTargets(classes), LatentScales(*scales.tolist())
 
 
 def pack_labels(classes: NDArray) -> dict[str, Any]:
-    if classes.dtype.kind not in LABELS or not all(
+    if classes.dtype.kind not in LABEL_TYPES or not all(
         isinstance(label, str | bool | int | float) for label in classes.tolist()
     ):
         raise FileError(
@@ -145,7 +145,7 @@ def pack_labels(classes: NDArray) -> dict[str, Any]:
 
 
 def unpack_labels(packed: Mapping[str, Any], count: int) -> NDArray:
-    kind, values = LABELS[packed["kind"]], packed["values"]
+    kind, values = LABEL_TYPES[packed["kind"]], packed["values"]
     plain_labels = all(isinstance(label, str | bool | int | float) for label in values)
     if len(values) != count or not plain_labels or len(set(values)) != count:
         raise FileError(f"its labels are not those of {count} classes")
@@ -153,8 +153,8 @@ def unpack_labels(packed: Mapping[str, Any], count: int) -> NDArray:
 
 
 def unpack_names(names: Any, count: int) -> NDArray:
-    right = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    if not right or len(names) != count:
+    are_text = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    if not are_text or len(names) != count:
         raise FileError(f"its feature names are not those of {count} columns")
     return np.array(names, dtype=object)
 
@@ -167,17 +167,21 @@ def pack_scaling(name: str, scaling: Scaling) -> dict[str, Tensor]:
 
 
 def unpack_scaling(name: str, tensors: Mapping[str, Tensor], count: int) -> Scaling:
-    shift, scale = (finite(tensors, f"{name}_{part}", (count,)) for part in ("shift", "scale"))
+    shift, scale = (
+        finite_tensor(tensors, f"{name}_{part}", (count,)) for part in ("shift", "scale")
+    )
     if not bool((scale > 0).all()):
         raise FileError(f"its {name}_scale is not positive")
     return Scaling(shift.numpy(), scale.numpy())
 
 
-def finite(tensors: Mapping[str, Tensor], name: str, shape: tuple[int | None, ...]) -> Tensor:
+def finite_tensor(
+    tensors: Mapping[str, Tensor], name: str, shape: tuple[int | None, ...]
+) -> Tensor:
     """The tensor of that name, in float64, on the host, if it has this shape (None is any)."""
     found = tensors[name].double().cpu()
     fits = found.ndim == len(shape) and all(
-        wanted in (None, size) for wanted, size in zip(shape, found.shape, strict=True)
+        expected in (None, size) for expected, size in zip(shape, found.shape, strict=True)
     )
     if not fits or not bool(found.isfinite().all()):
         raise FileError(f"its {name} is not of shape {shape} and finite")

@@ -1,4 +1,4 @@
-"""Fits on tables that are not in memory: one pass to survey them, then a stream of their rows."""
+"""Fits on tables that are not in memory: one pass to learn their units, then a stream of rows."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from orthogp.errors import DataError
 from orthogp.estimators.checks import Columns, checked_weight
 from orthogp.estimators.defaults import count_held_out, point_counts
-from orthogp.estimators.intake import Intake, Table, Units
+from orthogp.estimators.intake import FitData, Intake, Units
 from orthogp.estimators.scaling import Array, Moments
 from orthogp.posterior.points import KMEANS_ROWS
 from orthogp.sources import RowBlock, Source
@@ -35,10 +35,10 @@ class TableStream(Stream):
         if not self.sizes[number]:
             return None
         X, y, weight, _ = _checked(self.intake, self.source, number, self.units.columns)
-        kept = np.ones(len(X), dtype=bool)
-        kept[_inside(self.left_out, self.starts[number], len(X))] = False
-        if not kept.all():
-            X, y, weight = X[kept], y[kept], None if weight is None else weight[kept]
+        selected = np.ones(len(X), dtype=bool)
+        selected[_rows_of_block(self.left_out, self.starts[number], len(X))] = False
+        if not selected.all():
+            X, y, weight = X[selected], y[selected], None if weight is None else weight[selected]
         return self.units.rows(X, y, weight, self.intake.dtype)
 
     def outline(self) -> Iterator[bytes]:
@@ -56,7 +56,7 @@ def loaded(source: Source) -> tuple[Any, NDArray, NDArray | None]:
     """All of a source in memory, with the names of its columns."""
     blocks = [source.read(number) for number in range(len(source.sizes))]
     X = [block.X for block in blocks]
-    # An array has no names to keep.
+    # An array has no column names.
     table = np.concatenate(X) if isinstance(X[0], np.ndarray) else _one_table(X)
     y = np.concatenate([block.y for block in blocks])
     weights = [block.weight for block in blocks if block.weight is not None]
@@ -69,47 +69,49 @@ def _one_table(parts: list[Any]) -> Any:
     return pa.concat_tables(parts)
 
 
-def streamed_table(intake: Intake, source: Source, generator: torch.Generator) -> Table:
+def streamed_data(intake: Intake, source: Source, generator: torch.Generator) -> FitData:
     """Surveys a source in one pass: scales, targets, and a sample of its rows."""
     settings, num_rows = intake.settings, len(source)
-    num_held = count_held_out(num_rows, settings["validation_fraction"], settings["early_stopping"])
+    num_held_out = count_held_out(
+        num_rows, settings["validation_fraction"], settings["early_stopping"]
+    )
     num_inducing, num_residual = point_counts(settings, num_rows)
-    wanted = num_held + max(KMEANS_ROWS, 10 * num_inducing, 2 * num_residual)
+    wanted = num_held_out + max(KMEANS_ROWS, 10 * num_inducing, 2 * num_residual)
     seed = int(torch.randint(2**62, (), generator=generator))
     rng = np.random.default_rng(seed)
     chosen = rng.choice(num_rows, min(wanted, num_rows), replace=False)
-    units, taken, total = _survey(intake, source, np.sort(chosen))
-    sample = units.rows(*taken, intake.dtype)
+    units, sampled, total = _survey(intake, source, np.sort(chosen))
+    sample = units.rows(*sampled, intake.dtype)
     order = torch.from_numpy(rng.permutation(len(sample)))
-    held = sample.map(lambda t: t[order[:num_held]]) if num_held else None
-    left_out = np.sort(np.sort(chosen)[order[:num_held]])
+    held_out = sample.map(lambda t: t[order[:num_held_out]]) if num_held_out else None
+    left_out = np.sort(np.sort(chosen)[order[:num_held_out]])
     train = TableStream(intake, units, source, left_out)
-    rest = sample.map(lambda t: t[order[num_held:]])
-    return Table(units, train, held, rest, sample, num_rows, total)
+    rest = sample.map(lambda t: t[order[num_held_out:]])
+    return FitData(units, train, held_out, rest, sample, num_rows, total)
 
 
 def _survey(
     intake: Intake, source: Source, chosen: NDArray[np.int64]
 ) -> tuple[Units, tuple[Array, NDArray, Array | None], float]:
-    """Checks every row and learns the units; the chosen rows, and the weight of all."""
+    """Checks every row and learns the units; also the chosen rows and the weight of all."""
     fresh, columns = intake.units is None, intake.units and intake.units.columns
-    moments, survey, taken, total, start = None, None, [], 0.0, 0
+    moments, survey, sampled, total, start = None, None, [], 0.0, 0
     for number in range(len(source.sizes)):
         if not source.sizes[number]:
             continue
         X, y, weight, columns = _checked(intake, source, number, columns)
         total += len(X) if weight is None else float(weight.sum())
-        rows = _inside(chosen, start, len(X))
-        taken.append([None if part is None else part[rows] for part in (X, y, weight)])
+        rows = _rows_of_block(chosen, start, len(X))
+        sampled.append([None if part is None else part[rows] for part in (X, y, weight)])
         start += len(X)
-        # Rows without weight count for nothing, and a block may have no others.
-        counts = slice(None) if weight is None else weight > 0
+        # Rows of weight zero are ignored, and a block may have no others.
+        weighted = slice(None) if weight is None else weight > 0
         if not fresh or (weight is not None and not weight.any()):
             continue
-        weighed = None if weight is None else weight[counts]
-        with _said_where(source, number):
-            survey = intake.learner.survey(y[counts], weighed, survey)
-            found = Moments.of(X[counts], weighed, "X")
+        positive_weight = None if weight is None else weight[weighted]
+        with _naming_block(source, number):
+            survey = intake.learner.survey(y[weighted], positive_weight, survey)
+            found = Moments.of(X[weighted], positive_weight, "X")
         moments = found if moments is None else moments.merged(found)
     if not total:
         raise DataError("every sample_weight is zero; expected a positive one for some row")
@@ -118,7 +120,7 @@ def _survey(
         assert columns is not None
         assert moments is not None
         units = intake.learn(columns, moments, survey)
-    X, y, weight = zip(*taken, strict=True)
+    X, y, weight = zip(*sampled, strict=True)
     weights = None if weight[0] is None else np.concatenate(weight)
     return units, (np.concatenate(X), np.concatenate(y), weights), total
 
@@ -127,21 +129,22 @@ def _checked(
     intake: Intake, source: Source, number: int, columns: Columns | None
 ) -> tuple[Array, NDArray, Array | None, Columns]:
     block: RowBlock = source.read(number)
-    with _said_where(source, number):
+    with _naming_block(source, number):
         X, columns = intake.check_inputs(block.X, columns)
         y = intake.learner.check(block.y, len(X))
         return X, y, checked_weight(block.weight, len(X), part=True), columns
 
 
 @contextmanager
-def _said_where(source: Source, number: int) -> Iterator[None]:
+def _naming_block(source: Source, number: int) -> Iterator[None]:
+    """Puts the place of a block before the messages of its data errors."""
     try:
         yield
     except DataError as error:
         raise DataError(f"{source.place(number)}: {error}") from error
 
 
-def _inside(sorted_rows: NDArray[np.int64], start: int, count: int) -> NDArray[np.int64]:
-    """Of these rows, those from `start` on, counted from there."""
+def _rows_of_block(sorted_rows: NDArray[np.int64], start: int, count: int) -> NDArray[np.int64]:
+    """Which of these rows lie in the block of `count` rows from `start`, counted from there."""
     first, last = np.searchsorted(sorted_rows, [start, start + count])
     return sorted_rows[first:last] - start

@@ -1,4 +1,4 @@
-"""Targets: how they are checked and learned, and how a model sees them."""
+"""Targets: how they are checked, learned, and encoded for a model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from orthogp.estimators.scaling import Array, Moments, Scaling
 from orthogp.execution.team import current_team
 from orthogp.likelihoods import RegressionLikelihood
 
-# Labels in a refusal.
+# Labels in an error message.
 MOST_NAMED = 5
 
 
@@ -67,8 +67,8 @@ class LabelTargets:
         try:
             return torch.from_numpy(encoder.transform(y).astype(np.int64))
         except (ValueError, TypeError) as error:
-            known = set(self.classes.tolist())
-            unseen = dict.fromkeys(label for label in y.tolist() if label not in known)
+            classes = set(self.classes.tolist())
+            unseen = dict.fromkeys(label for label in y.tolist() if label not in classes)
             named = ", ".join(f"{label!r:.60}" for label in list(unseen)[:MOST_NAMED])
             raise DataError(
                 f"y has {len(unseen)} label(s) that are not among the classes: {named}; pass all "
@@ -105,7 +105,7 @@ class NumberLearner:
 
 @dataclass(frozen=True)
 class LabelLearner:
-    """Learns `LabelTargets`; `classes` are all that may ever come, None for those of y."""
+    """Learns `LabelTargets`; `classes` are all that may ever occur, None for those of y."""
 
     classes: NDArray | None
 

@@ -11,12 +11,15 @@ from orthogp.likelihoods.base import (
     PredictiveMoments,
     RegressionLikelihood,
 )
-from orthogp.likelihoods.bernoulli import Bernoulli
-from orthogp.likelihoods.conditional import Conditional
+from orthogp.likelihoods.classification import Bernoulli, RobustMax, Softmax
 from orthogp.likelihoods.location import Gaussian, Laplace, StudentT
-from orthogp.likelihoods.robustmax import RobustMax
-from orthogp.likelihoods.softmax import Softmax
-from orthogp.likelihoods.warped import Beta, NegativeBinomial, OneDimensional, Poisson
+from orthogp.likelihoods.warped import (
+    Beta,
+    Conditional,
+    NegativeBinomial,
+    OneDimensional,
+    Poisson,
+)
 
 # Each is called with `num_latents`; for robust-max and softmax that is the number of classes.
 LIKELIHOODS: dict[str, Callable[[int], Likelihood]] = {

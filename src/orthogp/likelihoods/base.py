@@ -9,25 +9,25 @@ from typing import ClassVar
 
 import torch
 from gpytorch.likelihoods import Likelihood as GPyTorchLikelihood
-from jaxtyping import Float, Real
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from orthogp.errors import ConfigurationError
 from orthogp.likelihoods.quantiles import Support, invert
-from orthogp.likelihoods.targets import latents_first
+from orthogp.likelihoods.targets import Latents, Outputs, PerRow, RowTargets, latents_first
 
 # Mean and variance of the latents ↦ the expected log-likelihood of each row.
 Expectation = Callable[[Tensor, Tensor], Tensor]
-# torch's global generator is borrowed for a draw: threads take turns.
-_ONE_AT_A_TIME = threading.Lock()
+# Draws set torch's global generator and restore it: one thread at a time.
+_GENERATOR_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
 class PredictiveMoments:
     """Mean and variance of a new observation, noise included, for each output and row."""
 
-    mean: Float[Tensor, "c n"]
-    variance: Float[Tensor, "c n"]
+    mean: Latents
+    variance: Latents
 
 
 class Likelihood(nn.Module, ABC):
@@ -49,29 +49,19 @@ class Likelihood(nn.Module, ABC):
         self.num_latents = num_latents
 
     @abstractmethod
-    def expected_log_prob(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+    def expected_log_prob(self, y: RowTargets, mean: Latents, variance: Latents) -> PerRow:
         """E_q(f) log p(y | f) for each row, summed over its outputs."""
 
-    def expectation(self, y: Real[Tensor, "n *outputs"], dtype: torch.dtype) -> Expectation:
+    def expectation(self, y: RowTargets, dtype: torch.dtype) -> Expectation:
         """`expected_log_prob` of y, after what takes no marginals; those will have this dtype."""
         return partial(self.expected_log_prob, y)
 
     @abstractmethod
-    def log_density(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+    def log_density(self, y: RowTargets, mean: Latents, variance: Latents) -> PerRow:
         """log ∫ p(y | f) q(f) df for each row, summed over its outputs."""
 
     @abstractmethod
-    def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
+    def check_targets(self, y: RowTargets) -> None:
         """Raise `DataError` for targets that p(y | f) cannot produce. Waits for the device."""
 
 
@@ -82,49 +72,34 @@ class RegressionLikelihood(Likelihood):
     location: ClassVar[bool] = False
 
     @abstractmethod
-    def predictive(
-        self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]
-    ) -> PredictiveMoments:
+    def predictive(self, mean: Latents, variance: Latents) -> PredictiveMoments:
         """Moments of a new observation, by the law of total variance."""
 
     @abstractmethod
-    def cumulative(
-        self,
-        y: Real[Tensor, "c n"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, "c n"]:
+    def cumulative(self, y: Outputs, mean: Latents, variance: Latents) -> Latents:
         """∫ P(Y ≤ y | f) q(f) df, elementwise, for y in the layout of the marginals."""
 
     def support(self) -> Support:
         """Where y lies, whatever f."""
         return Support()
 
-    def starting_prior(self, y: Real[Tensor, "n *outputs"]) -> tuple[float, float]:
+    def starting_prior(self, y: RowTargets) -> tuple[float, float]:
         """Mean and variance of a latent that can produce targets like y, before any training."""
         return 0.0, 1.0
 
-    def cdf(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, "n *outputs"]:
+    def cdf(self, y: RowTargets, mean: Latents, variance: Latents) -> Float[Tensor, "n *outputs"]:
         """∫ P(Y ≤ y | f) q(f) df for each output, in the layout of y."""
         below = self.cumulative(latents_first(y), mean, variance)
         return below[0] if y.ndim == 1 else below.mT
 
     def quantiles(
-        self,
-        levels: Float[Tensor, "q *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
+        self, levels: Float[Tensor, "q *outputs"], mean: Latents, variance: Latents
     ) -> Float[Tensor, "q c n"]:
         """The smallest y with cdf ≥ level, for levels `[q]` shared or `[q, c]` of each output."""
         moments = self.predictive(mean, variance)
         spread = moments.variance.sqrt()
 
-        def below(y: Float[Tensor, "c n"]) -> Float[Tensor, "c n"]:
+        def below(y: Latents) -> Latents:
             return self.cumulative(y, mean, variance)
 
         # A level at a time: a cdf by quadrature holds many numbers a row.
@@ -139,8 +114,8 @@ class RegressionLikelihood(Likelihood):
     ) -> Float[Tensor, "s c n"]:
         """One y for each draw of the latents."""
         seed = torch.randint(2**62, (), generator=generator, device=generator.device)
-        # torch.distributions take no generator: theirs is set for this draw and then put back.
-        with _ONE_AT_A_TIME, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        # torch.distributions take no generator: the global one is seeded, and restored afterwards.
+        with _GENERATOR_LOCK, torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             torch.manual_seed(int(seed))
             return self.get_submodule("likelihood")(f).sample().to(f)
 
@@ -153,9 +128,7 @@ class ClassificationLikelihood(Likelihood):
         self.num_classes = num_classes
 
     @abstractmethod
-    def probabilities(
-        self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]
-    ) -> Float[Tensor, "n k"]:
+    def probabilities(self, mean: Latents, variance: Latents) -> Float[Tensor, "n k"]:
         """∫ p(y = k | f) q(f) df for every class; rows sum to one."""
 
 

@@ -4,7 +4,7 @@ import math
 
 import torch
 from gpytorch.likelihoods import GaussianLikelihood, LaplaceLikelihood, StudentTLikelihood
-from jaxtyping import Float, Real
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.special import ndtr, ndtri
@@ -17,7 +17,15 @@ from orthogp.likelihoods.base import (
     require_broadcast,
 )
 from orthogp.likelihoods.quadrature import floored, log_ndtr
-from orthogp.likelihoods.targets import latents_first, require_numbers
+from orthogp.likelihoods.targets import (
+    AtNodes,
+    Latents,
+    Outputs,
+    PerRow,
+    RowTargets,
+    latents_first,
+    require_numbers,
+)
 from orthogp.linalg import total
 
 
@@ -33,15 +41,10 @@ class Gaussian(RegressionLikelihood):
         self.likelihood = likelihood or GaussianLikelihood(batch_shape=batch_shape(num_latents))
         require_broadcast(self.likelihood, num_latents)
 
-    def expected_log_prob(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+    def expected_log_prob(self, y: RowTargets, mean: Latents, variance: Latents) -> PerRow:
         return self.expectation(y, mean.dtype)(mean, variance)
 
-    def expectation(self, y: Real[Tensor, "n *outputs"], dtype: torch.dtype) -> Expectation:
+    def expectation(self, y: RowTargets, dtype: torch.dtype) -> Expectation:
         y = latents_first(y)
         # One for all outputs, or one for each; for every row, so that summing its gradients is a
         # node of its own.
@@ -51,37 +54,22 @@ class Gaussian(RegressionLikelihood):
             y, mean, variance, noise, rate, constant
         )
 
-    def log_density(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+    def log_density(self, y: RowTargets, mean: Latents, variance: Latents) -> PerRow:
         return _log_normal(latents_first(y) - mean, variance + self.likelihood.noise).sum(0)
 
-    def predictive(
-        self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]
-    ) -> PredictiveMoments:
+    def predictive(self, mean: Latents, variance: Latents) -> PredictiveMoments:
         return PredictiveMoments(mean, variance + self.likelihood.noise)
 
-    def cumulative(
-        self,
-        y: Real[Tensor, "c n"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, "c n"]:
+    def cumulative(self, y: Outputs, mean: Latents, variance: Latents) -> Latents:
         return ndtr((y - mean) / (variance + self.likelihood.noise).sqrt())
 
     def quantiles(
-        self,
-        levels: Float[Tensor, "q *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, "q c n"]:
+        self, levels: Float[Tensor, "q *outputs"], mean: Latents, variance: Latents
+    ) -> AtNodes:
         score = ndtri(levels.to(mean)).reshape(len(levels), -1, 1)
         return mean + score * (variance + self.likelihood.noise).sqrt()
 
-    def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
+    def check_targets(self, y: RowTargets) -> None:
         require_numbers(y, self.num_latents)
 
 
@@ -122,12 +110,7 @@ class Laplace(RegressionLikelihood):
         self.likelihood = likelihood or LaplaceLikelihood(batch_shape=batch_shape(num_latents))
         require_broadcast(self.likelihood, num_latents)
 
-    def expected_log_prob(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+    def expected_log_prob(self, y: RowTargets, mean: Latents, variance: Latents) -> PerRow:
         scale = self.likelihood.noise.sqrt()
         residual, std = latents_first(y) - mean, floored(variance).sqrt()
         ratio = residual / (math.sqrt(2) * std)
@@ -136,29 +119,17 @@ class Laplace(RegressionLikelihood):
         absolute = peak + residual * ratio.erf()
         return -(absolute / scale + (2 * scale).log()).sum(0)
 
-    def log_density(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+    def log_density(self, y: RowTargets, mean: Latents, variance: Latents) -> PerRow:
         scale = self.likelihood.noise.sqrt()
         residual, std = latents_first(y) - mean, floored(variance).sqrt()
         above = _log_tilted_tail(residual, std, scale)
         below = _log_tilted_tail(-residual, std, scale)
         return (torch.logaddexp(above, below) - (2 * scale).log()).sum(0)
 
-    def predictive(
-        self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]
-    ) -> PredictiveMoments:
+    def predictive(self, mean: Latents, variance: Latents) -> PredictiveMoments:
         return PredictiveMoments(mean, variance + 2 * self.likelihood.noise)
 
-    def cumulative(
-        self,
-        y: Real[Tensor, "c n"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, "c n"]:
+    def cumulative(self, y: Outputs, mean: Latents, variance: Latents) -> Latents:
         scale = self.likelihood.noise.sqrt()
         residual, std = y - mean, floored(variance).sqrt()
         # P(f < y) − ½ E[exp(−(y−f)/b); f < y] + ½ E[exp(−(f−y)/b); f > y]
@@ -166,7 +137,7 @@ class Laplace(RegressionLikelihood):
         below = _log_tilted_tail(-residual, std, scale).exp()
         return ndtr(residual / std) + (below - above) / 2
 
-    def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
+    def check_targets(self, y: RowTargets) -> None:
         require_numbers(y, self.num_latents)
 
 
@@ -193,12 +164,7 @@ class StudentT(RegressionLikelihood):
         grid = torch.linspace(0, 1, num_nodes, dtype=torch.float64)
         self.register_buffer("grid", grid.view(-1, 1, 1), persistent=False)
 
-    def expected_log_prob(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+    def expected_log_prob(self, y: RowTargets, mean: Latents, variance: Latents) -> PerRow:
         nu, noise = self.likelihood.deg_free, self.likelihood.noise
         square = (latents_first(y) - mean).square() / (nu * noise)
         spread = variance / (nu * noise)
@@ -212,20 +178,13 @@ class StudentT(RegressionLikelihood):
         peak = torch.lgamma((nu + 1) / 2) - torch.lgamma(nu / 2) - (nu * math.pi * noise).log() / 2
         return (peak - (nu + 1) / 2 * heavy).sum(0)
 
-    def log_density(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+    def log_density(self, y: RowTargets, mean: Latents, variance: Latents) -> PerRow:
         residual = latents_first(y) - mean
         log_prior, noise = self._mixture(residual)
         log_normal = _log_normal(residual, variance + noise)
         return (log_prior + log_normal).logsumexp(0).sum(0)
 
-    def _mixture(
-        self, residual: Float[Tensor, "c n"]
-    ) -> tuple[Float[Tensor, "q c n"], Float[Tensor, "q c n"]]:
+    def _mixture(self, residual: Latents) -> tuple[AtNodes, AtNodes]:
         """Log weights and noise variances of Gaussians that sum to the Student-t around y."""
         nu, noise = self.likelihood.deg_free, self.likelihood.noise
         # y | t ~ N(m, s + σ² e⁻ᵗ) with eᵗ ~ Gamma(ν/2, ν/2), from an outlier's peak to the prior's.
@@ -237,43 +196,30 @@ class StudentT(RegressionLikelihood):
         # The steps are equal, so they cancel between the integral and its normaliser.
         return log_prior - log_prior.logsumexp(0), noise * (-t).exp()
 
-    def _steps(
-        self, low: Float[Tensor, "c n"], high: Float[Tensor, "*#c #n"]
-    ) -> tuple[Float[Tensor, "q c n"], Float[Tensor, "c n"]]:
+    def _steps(self, low: Latents, high: Float[Tensor, "*#c #n"]) -> tuple[AtNodes, Latents]:
         """Equal steps from low to high for each row, and their length."""
         grid = self.get_buffer("grid").to(low.dtype)
         return low + (high - low) * grid, (high - low) / (grid.shape[0] - 1)
 
-    def predictive(
-        self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]
-    ) -> PredictiveMoments:
+    def predictive(self, mean: Latents, variance: Latents) -> PredictiveMoments:
         nu, noise = self.likelihood.deg_free, self.likelihood.noise
         return PredictiveMoments(mean, variance + noise * nu / (nu - 2))
 
-    def cumulative(
-        self,
-        y: Real[Tensor, "c n"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, "c n"]:
+    def cumulative(self, y: Outputs, mean: Latents, variance: Latents) -> Latents:
         residual = y - mean
         log_prior, noise = self._mixture(residual)
         below = log_ndtr(residual / (variance + noise).sqrt())
         return (log_prior + below).logsumexp(0).exp()
 
-    def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
+    def check_targets(self, y: RowTargets) -> None:
         require_numbers(y, self.num_latents)
 
 
-def _log_normal(
-    residual: Float[Tensor, "c n"], variance: Float[Tensor, "*q c n"]
-) -> Float[Tensor, "*q c n"]:
+def _log_normal(residual: Latents, variance: Float[Tensor, "*q c n"]) -> Float[Tensor, "*q c n"]:
     return -0.5 * (residual.square() / variance + (2 * math.pi * variance).log())
 
 
-def _log_tilted_tail(
-    residual: Float[Tensor, "c n"], std: Float[Tensor, "c n"], scale: Float[Tensor, "*#c 1"]
-) -> Float[Tensor, "c n"]:
+def _log_tilted_tail(residual: Latents, std: Latents, scale: Float[Tensor, "*#c 1"]) -> Latents:
     """log ∫_{f<y} exp(−(y − f)/b) N(f; m, s) df, for the residual r = y − m."""
     # = −r/b + s/2b² + log Φ(z) with z = r/√s − √s/b. For z < 0 the last two are large and cancel:
     # there it is −r²/2s + log(erfcx(−z/√2)/2), the same number.

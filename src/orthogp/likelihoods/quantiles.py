@@ -1,4 +1,4 @@
-"""Inverting a predictive cdf, row by row: halving a bracket needs nothing but its monotony."""
+"""Quantiles from a predictive cdf, by bisection."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ NEAREST_LEVEL = 1e-12
 DOUBLINGS = 60
 # More than it takes to halve any bracket to the spacing of float64, below which none can shrink.
 HALVINGS = 200
-# Of the first bracket: what is left of it when the halving ends.
+# The width at which the bisection ends, relative to the first bracket.
 PRECISION = 1e-13
 
 
@@ -37,20 +37,23 @@ def invert(
     level = level.clamp(NEAREST_LEVEL, 1 - NEAREST_LEVEL)
     spread = spread.ceil().clamp_min(1) if support.discrete else spread
     centre = centre.ceil() if support.discrete else centre
-    low = _reach(lambda y: cdf(y) < level, centre, -spread, support.low, support.discrete)
-    high = _reach(lambda y: cdf(y) >= level, centre, spread, support.high, support.discrete)
+    low = _bracket_end(lambda y: cdf(y) < level, centre, -spread, support.low, support.discrete)
+    high = _bracket_end(lambda y: cdf(y) >= level, centre, spread, support.high, support.discrete)
     width = torch.ones_like(low) if support.discrete else PRECISION * (high - low)
     for _ in range(HALVINGS):
         if not bool((high - low > width).any()):
             break
         middle = (low + high) / 2
         middle = middle.floor() if support.discrete else middle
-        enough = cdf(middle) >= level
-        low, high = torch.where(enough, low, middle), torch.where(enough, middle, high)
+        reaches = cdf(middle) >= level
+        low, high = (
+            torch.where(reaches, low, middle),
+            torch.where(reaches, middle, high),
+        )
     return high
 
 
-def _reach(
+def _bracket_end(
     beyond: Callable[[Float[Tensor, "c n"]], Tensor],
     centre: Float[Tensor, "c n"],
     step: Float[Tensor, "c n"],
@@ -62,8 +65,8 @@ def _reach(
         # Of whole numbers the lowest may itself be the quantile.
         return torch.full_like(centre, end - 1 if discrete and bool((step < 0).all()) else end)
     for _ in range(DOUBLINGS):
-        there = beyond(centre + step)
-        if bool(there.all()):
+        is_beyond = beyond(centre + step)
+        if bool(is_beyond.all()):
             break
-        step = torch.where(there, step, 2 * step)
+        step = torch.where(is_beyond, step, 2 * step)
     return centre + step

@@ -1,5 +1,6 @@
-"""Regression through a link: Poisson, negative binomial and Beta."""
+"""Regression through a link: Poisson, negative binomial, Beta, and any other of GPyTorch."""
 
+import math
 from abc import abstractmethod
 
 import torch
@@ -7,11 +8,13 @@ from gpytorch.likelihoods import (
     BetaLikelihood,
     NegativeBinomialLikelihood,
     PoissonLikelihood,
+    _OneDimensionalLikelihood,
 )
-from jaxtyping import Float, Real
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from orthogp.errors import ConfigurationError, DataError
 from orthogp.likelihoods.base import (
     PredictiveMoments,
     RegressionLikelihood,
@@ -21,8 +24,14 @@ from orthogp.likelihoods.base import (
 from orthogp.likelihoods.quadrature import GaussHermite
 from orthogp.likelihoods.quantiles import Support
 from orthogp.likelihoods.targets import (
+    AtNodes,
+    Latents,
+    Outputs,
+    PerRow,
+    RowTargets,
     latents_first,
     require_counts,
+    require_numbers,
     require_open_unit,
 )
 
@@ -45,56 +54,33 @@ class OneDimensional(RegressionLikelihood):
         self.density_quadrature = GaussHermite(num_density_nodes)
 
     @abstractmethod
-    def conditional_log_prob(
-        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
-    ) -> Float[Tensor, "q c n"]:
+    def conditional_log_prob(self, y: Outputs, f: AtNodes) -> AtNodes:
         """log p(y | f), elementwise."""
 
     @abstractmethod
-    def conditional_moments(
-        self, f: Float[Tensor, "q c n"]
-    ) -> tuple[Float[Tensor, "q c n"], Float[Tensor, "q c n"]]:
+    def conditional_moments(self, f: AtNodes) -> tuple[AtNodes, AtNodes]:
         """Mean and variance of y given f, elementwise."""
 
     @abstractmethod
-    def conditional_cdf(
-        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
-    ) -> Float[Tensor, "q c n"]:
+    def conditional_cdf(self, y: Outputs, f: AtNodes) -> AtNodes:
         """P(Y ≤ y | f), elementwise, for y in the support or a whole number below it."""
 
-    def expected_log_prob(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+    def expected_log_prob(self, y: RowTargets, mean: Latents, variance: Latents) -> PerRow:
         f = self.quadrature.points(mean, variance)
         return self.quadrature.expectation(self.conditional_log_prob(latents_first(y), f)).sum(0)
 
-    def log_density(
-        self,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+    def log_density(self, y: RowTargets, mean: Latents, variance: Latents) -> PerRow:
         rule = self.density_quadrature
         log_prob = self.conditional_log_prob(latents_first(y), rule.points(mean, variance))
         return rule.log_expectation(log_prob).sum(0)
 
-    def predictive(
-        self, mean: Float[Tensor, "c n"], variance: Float[Tensor, "c n"]
-    ) -> PredictiveMoments:
+    def predictive(self, mean: Latents, variance: Latents) -> PredictiveMoments:
         rule = self.density_quadrature
         centre, spread = self.conditional_moments(rule.points(mean, variance))
         total = rule.expectation(centre)
         return PredictiveMoments(total, rule.expectation(spread + (centre - total).square()))
 
-    def cumulative(
-        self,
-        y: Real[Tensor, "c n"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, "c n"]:
+    def cumulative(self, y: Outputs, mean: Latents, variance: Latents) -> Latents:
         rule = self.density_quadrature
         return rule.expectation(self.conditional_cdf(y, rule.points(mean, variance)))
 
@@ -114,30 +100,24 @@ class Poisson(OneDimensional):
         super().__init__(num_latents, num_nodes, num_density_nodes)
         self.likelihood = likelihood or PoissonLikelihood()
 
-    def conditional_log_prob(
-        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
-    ) -> Float[Tensor, "q c n"]:
+    def conditional_log_prob(self, y: Outputs, f: AtNodes) -> AtNodes:
         return y * _log_softplus(f) - softplus(f) - torch.lgamma(y.to(f.dtype) + 1)
 
-    def conditional_moments(
-        self, f: Float[Tensor, "q c n"]
-    ) -> tuple[Float[Tensor, "q c n"], Float[Tensor, "q c n"]]:
+    def conditional_moments(self, f: AtNodes) -> tuple[AtNodes, AtNodes]:
         rate = softplus(f)
         return rate, rate
 
-    def conditional_cdf(
-        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
-    ) -> Float[Tensor, "q c n"]:
+    def conditional_cdf(self, y: Outputs, f: AtNodes) -> AtNodes:
         y = y.to(f.dtype).floor()
         return torch.where(y < 0, 0, torch.special.gammaincc(y.clamp_min(0) + 1, softplus(f)))
 
     def support(self) -> Support:
         return Support(low=0.0, discrete=True)
 
-    def starting_prior(self, y: Real[Tensor, "n *outputs"]) -> tuple[float, float]:
+    def starting_prior(self, y: RowTargets) -> tuple[float, float]:
         return _count_prior(y)
 
-    def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
+    def check_targets(self, y: RowTargets) -> None:
         require_counts(y, self.num_latents)
 
 
@@ -167,28 +147,22 @@ class NegativeBinomial(OneDimensional):
         p = self._success()
         return torch.ones_like(p) if self.likelihood.num_failures_param else (1 - p) / p
 
-    def conditional_log_prob(
-        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
-    ) -> Float[Tensor, "q c n"]:
+    def conditional_log_prob(self, y: Outputs, f: AtNodes) -> AtNodes:
         p, per_link = self._success(), self._failures_per_link()
         y = y.to(f.dtype)
         k, log_k = softplus(f) * per_link, _log_softplus(f) + per_link.log()
         # log Γ(y+k)/Γ(k) = log Γ(y+k)/Γ(1+k) + log k, which survives k = 0; it is 0 for y = 0.
-        some = y > 0
-        rising = torch.lgamma(torch.where(some, y, 1) + k) - torch.lgamma(1 + k) + log_k
-        choose = torch.where(some, rising, 0) - torch.lgamma(y + 1)
+        positive = y > 0
+        rising = torch.lgamma(torch.where(positive, y, 1) + k) - torch.lgamma(1 + k) + log_k
+        choose = torch.where(positive, rising, 0) - torch.lgamma(y + 1)
         return choose + k * (-p).log1p() + y * p.log()
 
-    def conditional_moments(
-        self, f: Float[Tensor, "q c n"]
-    ) -> tuple[Float[Tensor, "q c n"], Float[Tensor, "q c n"]]:
+    def conditional_moments(self, f: AtNodes) -> tuple[AtNodes, AtNodes]:
         p = self._success()
         centre = softplus(f) * self._failures_per_link() * p / (1 - p)
         return centre, centre / (1 - p)
 
-    def conditional_cdf(
-        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
-    ) -> Float[Tensor, "q c n"]:
+    def conditional_cdf(self, y: Outputs, f: AtNodes) -> AtNodes:
         y = y.to(f.dtype).floor()
         failures = softplus(f) * self._failures_per_link()
         # P(Y ≤ y) = I_{1−p}(k, y + 1), and 1 where there are no failures to wait for.
@@ -198,10 +172,10 @@ class NegativeBinomial(OneDimensional):
     def support(self) -> Support:
         return Support(low=0.0, discrete=True)
 
-    def starting_prior(self, y: Real[Tensor, "n *outputs"]) -> tuple[float, float]:
+    def starting_prior(self, y: RowTargets) -> tuple[float, float]:
         return _count_prior(y)
 
-    def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
+    def check_targets(self, y: RowTargets) -> None:
         require_counts(y, self.num_latents)
 
 
@@ -221,34 +195,28 @@ class Beta(OneDimensional):
         self.likelihood = likelihood or BetaLikelihood(batch_shape=batch_shape(num_latents))
         require_broadcast(self.likelihood, num_latents)
 
-    def conditional_log_prob(
-        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
-    ) -> Float[Tensor, "q c n"]:
+    def conditional_log_prob(self, y: Outputs, f: AtNodes) -> AtNodes:
         a = self.likelihood.scale
         high, low = a * f.sigmoid(), a * (-f).sigmoid()
         normaliser = torch.lgamma(a + 2) - torch.lgamma(1 + high) - torch.lgamma(1 + low)
         return normaliser + high * y.log() + low * (-y).log1p()
 
-    def conditional_moments(
-        self, f: Float[Tensor, "q c n"]
-    ) -> tuple[Float[Tensor, "q c n"], Float[Tensor, "q c n"]]:
+    def conditional_moments(self, f: AtNodes) -> tuple[AtNodes, AtNodes]:
         a = self.likelihood.scale
         centre = (1 + a * f.sigmoid()) / (a + 2)
         return centre, centre * (1 - centre) / (a + 3)
 
-    def conditional_cdf(
-        self, y: Real[Tensor, "c n"], f: Float[Tensor, "q c n"]
-    ) -> Float[Tensor, "q c n"]:
+    def conditional_cdf(self, y: Outputs, f: AtNodes) -> AtNodes:
         a = self.likelihood.scale
         return _betainc(1 + a * f.sigmoid(), 1 + a * (-f).sigmoid(), y.to(f.dtype))
 
     def support(self) -> Support:
         return Support(low=0.0, high=1.0)
 
-    def starting_prior(self, y: Real[Tensor, "n *outputs"]) -> tuple[float, float]:
+    def starting_prior(self, y: RowTargets) -> tuple[float, float]:
         return float(y.double().mean().logit()), 1.0
 
-    def check_targets(self, y: Real[Tensor, "n *outputs"]) -> None:
+    def check_targets(self, y: RowTargets) -> None:
         require_open_unit(y, self.num_latents)
 
 
@@ -258,7 +226,7 @@ def _log_softplus(f: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return torch.where(f < -15, left - left.exp() / 2, softplus(f.clamp_min(-15)).log())
 
 
-def _count_prior(y: Real[Tensor, "n *outputs"]) -> tuple[float, float]:
+def _count_prior(y: RowTargets) -> tuple[float, float]:
     """Where softplus(f) is the mean count, and what of the counts' variance is not Poisson's."""
     y = y.double()
     # Half a count in all stands in for none.
@@ -276,3 +244,53 @@ def _betainc(
 
     values = betainc(*(part.detach().double().cpu().numpy() for part in (a, b, x)))
     return torch.as_tensor(values).to(a)
+
+
+class Conditional(OneDimensional):
+    """Any other one-dimensional GPyTorch likelihood, through the distribution it returns.
+
+    That distribution may validate its arguments, so `expected_log_prob` may wait for the device.
+    """
+
+    log_concave = False
+
+    def __init__(
+        self,
+        num_latents: int,
+        likelihood: _OneDimensionalLikelihood,
+        num_nodes: int = 20,
+        num_density_nodes: int = 100,
+    ) -> None:
+        super().__init__(num_latents, num_nodes, num_density_nodes)
+        self.likelihood = likelihood
+
+    def conditional_log_prob(self, y: Outputs, f: AtNodes) -> AtNodes:
+        return self.likelihood(f).log_prob(y)
+
+    def conditional_moments(self, f: AtNodes) -> tuple[AtNodes, AtNodes]:
+        conditional = self.likelihood(f)
+        return conditional.mean, conditional.variance
+
+    def conditional_cdf(self, y: Outputs, f: AtNodes) -> AtNodes:
+        conditional = self.likelihood(f)
+        clamped = y.clamp_min(self.support().low)
+        try:
+            below = conditional.cdf(clamped)
+        except NotImplementedError:
+            raise ConfigurationError(
+                f"{type(self.likelihood).__name__} gives a {type(conditional).__name__} without a "
+                "cdf, which intervals and quantiles need"
+            ) from None
+        return torch.where(y < clamped, 0, below)
+
+    def support(self) -> Support:
+        constraint = self.likelihood(torch.zeros(1)).support
+        low = float(getattr(constraint, "lower_bound", -math.inf))
+        high = float(getattr(constraint, "upper_bound", math.inf))
+        return Support(low, high, constraint.is_discrete)
+
+    def check_targets(self, y: RowTargets) -> None:
+        require_numbers(y, self.num_latents)
+        support = self.likelihood(torch.zeros(1, device=y.device)).support
+        if not support.check(y).all():
+            raise DataError(f"y has values that {type(self.likelihood).__name__} cannot produce")

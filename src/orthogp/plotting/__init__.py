@@ -7,8 +7,7 @@ from orthogp.plotting.calibration import (
     plot_calibration,
     reliability_curve,
 )
-from orthogp.plotting.history import plot_history
-from orthogp.plotting.points import plot_points, points_in_units
+from orthogp.plotting.fits import plot_history, plot_points, points_in_units
 from orthogp.plotting.posterior import plot_posterior_1d, plot_posterior_2d
 
 __all__ = [

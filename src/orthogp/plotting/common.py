@@ -15,7 +15,7 @@ MEAN, BETA, GAMMA, DATA = "#0072B2", "#0072B2", "#D55E00", "0.55"
 
 
 def axes_or_new(ax: "Axes | None", size: tuple[float, float] = (6.0, 4.0)) -> "Axes":
-    """The axes given, or those of a new figure that pyplot does not know."""
+    """The axes given, or those of a new figure, which pyplot does not manage."""
     if ax is not None:
         return ax
     from matplotlib.figure import Figure

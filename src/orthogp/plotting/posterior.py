@@ -18,7 +18,7 @@ from orthogp.plotting.common import (
     require_one_number,
     tidy,
 )
-from orthogp.plotting.points import points_in_units
+from orthogp.plotting.fits import points_in_units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,15 +39,15 @@ def plot_posterior_1d(
 ) -> "Axes":
     """Mean and central interval of a new observation over the range of X.
 
-    With `y` the data are drawn, every so-maniest of many rows. Ticks along the bottom are β, the
-    row above them γ.
+    With `y` the data are drawn, evenly thinned where there are many. Ticks along the bottom are β,
+    the row above them γ.
     """
     require_one_number(gp, "plot_posterior_1d")
     require_columns(gp, 1, "plot_posterior_1d")
     x = _one_column(X)
     curve = np.linspace(x.min(), x.max(), CURVE_POINTS)
-    mean = _quietly(gp.predict, curve[:, None])
-    low, high = _quietly(gp.predict_interval, curve[:, None], coverage=coverage)
+    mean = _without_name_warning(gp.predict, curve[:, None])
+    low, high = _without_name_warning(gp.predict_interval, curve[:, None], coverage=coverage)
     ax = axes_or_new(ax)
     if y is not None:
         targets = np.asarray(y, dtype=np.float64)
@@ -90,16 +90,16 @@ def plot_posterior_2d(
     require_one_number(gp, "plot_posterior_2d")
     require_columns(gp, 2, "plot_posterior_2d")
     bounds = _bounds(gp, bounds)
-    mean, std = _quietly(gp.predict, places_2d(bounds, grid), return_std=True)
+    mean, std = _without_name_warning(gp.predict, places_2d(bounds, grid), return_std=True)
     colours, label = MAPS[what]
-    alone, ax = ax is None, axes_or_new(ax, (5.4, 4.4))
+    own_figure, ax = ax is None, axes_or_new(ax, (5.4, 4.4))
     image = ax.imshow(
         (mean if what == "mean" else std).reshape(grid, grid), origin="lower", aspect="auto",
         extent=(*bounds[0], *bounds[1]), cmap=colours, interpolation="bilinear",
     )  # fmt: skip
     ax.set_xlabel(column_name(gp, 0))
     ax.set_ylabel(column_name(gp, 1))
-    if alone:
+    if own_figure:
         ax.figure.colorbar(image, ax=ax, label=label)
     return ax
 
@@ -136,8 +136,8 @@ def _one_column(X: ArrayLike) -> NDArray[np.float64]:
     return x
 
 
-def _quietly(predict: Any, *args: Any, **options: Any) -> Any:
-    """Without scikit-learn's warning that a grid has no column names where the fit had some."""
+def _without_name_warning(predict: Any, *args: Any, **options: Any) -> Any:
+    """Predicts without scikit-learn's warning that the grid has no column names."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="X does not have valid feature names")
         return predict(*args, **options)

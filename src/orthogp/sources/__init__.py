@@ -7,14 +7,10 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from orthogp.errors import DataError
-from orthogp.sources.arrays import ArrayTable, DatasetTable
-from orthogp.sources.base import RowBlock, Source
+from orthogp.sources.blocks import ArrayTable, DatasetTable, RowBlock, Source
 from orthogp.sources.parquet import ParquetTable
 
-__all__ = ["ArrayTable", "Block", "DatasetTable", "ParquetTable", "RowBlock", "Source", "as_source"]
-
-# The earlier name of `RowBlock`.
-Block = RowBlock
+__all__ = ["ArrayTable", "DatasetTable", "ParquetTable", "RowBlock", "Source", "as_source"]
 
 
 def as_source(X: Any, y: Any, sample_weight: Any) -> Source | None:

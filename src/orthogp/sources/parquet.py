@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orthogp.errors import DataError, FileError
-from orthogp.sources.base import RowBlock, Source
+from orthogp.sources.blocks import RowBlock, Source
 
 if TYPE_CHECKING:
     from pyarrow import Schema, Table, dataset
@@ -47,10 +47,10 @@ class ParquetTable(Source):
             raise DataError(f"{path} has no rows in Parquet files")
         self.target, self.weight = target, weight
         targets = [target] if isinstance(target, str) else list(target)
-        taken = [*targets, *([] if weight is None else [weight])]
-        self.columns = [n for n in table.schema.names if n not in taken]
+        used = [*targets, *([] if weight is None else [weight])]
+        self.columns = [n for n in table.schema.names if n not in used]
         self.columns = self.columns if columns is None else list(columns)
-        self._require(taken, numbers=False)
+        self._require(used, numbers=False)
         self._require(self.columns, numbers=True)
 
     def read(self, number: int) -> RowBlock:
@@ -105,14 +105,14 @@ class ParquetTable(Source):
 
 
 def parquet_files(folder: Path) -> list[Path]:
-    """All in a folder and the folders in it, by name."""
+    """All Parquet files in a folder and its subfolders, sorted by name."""
     return sorted(part for suffix in SUFFIXES for part in folder.rglob(f"*{suffix}"))
 
 
 def open_parquet(path: Path) -> "dataset.FileSystemDataset":
     """A file or a folder of them, in an order that does not depend on the file system.
 
-    What is not Parquet by its name is passed over; what is must be whole.
+    Files without a Parquet suffix are ignored.
     """
     from pyarrow import dataset
 
@@ -133,7 +133,7 @@ def row_groups(
 def read_group(
     group: "dataset.ParquetFileFragment", schema: "Schema", columns: Sequence[str]
 ) -> "Table":
-    # Threads would take the cores from the step that runs meanwhile.
+    # Threads would take the cores from the training step that runs at the same time.
     return group.to_table(columns=list(columns), schema=schema, use_threads=False)
 
 

@@ -1,4 +1,4 @@
-"""Models in files: `modules` and `basis` turn parts into JSON and tensors, `recipes` says which."""
+"""Models in files: `modules` and `basis` describe the parts that `recipes` lists."""
 
 from orthogp.storage.model import Saved, load_model, save_model
 

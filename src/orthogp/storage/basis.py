@@ -31,17 +31,17 @@ MATRICES = {
 
 
 def describe_basis(basis: Basis) -> Description:
-    """The type of a basis, that of its q(f_β), and what this holds fixed."""
+    """The type of a basis, that of its q(f_β), and its coordinates held fixed."""
     if type(basis) not in BASES.values():
         raise ConfigurationError(
             f"a {type(basis).__name__} cannot be saved; those that can are {', '.join(BASES)}"
         )
     q = basis.S if isinstance(basis, DecoupledS) else getattr(basis, "q", None)
-    holder = q.covariance if isinstance(q, FactorGaussian) else q
+    gaussian = q.covariance if isinstance(q, FactorGaussian) else q
     return {
         "type": type(basis).__name__,
         "q": None if q is None else type(q).__name__,
-        "hold_fixed": None if holder is None else holder.hold_fixed,
+        "hold_fixed": None if gaussian is None else gaussian.hold_fixed,
     }
 
 

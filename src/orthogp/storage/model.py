@@ -1,7 +1,7 @@
-"""A model in one file: what it is made of as JSON, its tensors, and whatever its owner adds.
+"""A model in one file: its parts described as JSON, its tensors, and what the caller adds.
 
-Loading imports and runs nothing that the file names: known kernels, means and likelihoods are built
-from the list in `recipes`, with the priors on them, and any other is passed in.
+Loading imports and runs nothing that the file names: kernels, means and likelihoods listed in
+`recipes` are built, with the priors on them, and any other is passed in.
 """
 
 from copy import deepcopy
@@ -27,18 +27,18 @@ from orthogp.storage.modules import (
     fill,
     require_finite,
     tensors_of,
-    within,
+    tensors_under,
 )
 from orthogp.storage.recipes import Tensors, is_finite_number
 
 KIND = "model"
 # A minor version adds what an older reader may ignore; anything else is a major version.
-FORMAT = (1, 2)
+FORMAT = (1, 3)
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What a file holds: the model, and the JSON and tensors that were saved beside it."""
+    """The content of a file: the model, and the JSON and tensors saved with it."""
 
     model: VariationalGP
     meta: dict[str, Any]
@@ -79,7 +79,7 @@ def load_model(
     """Reads what `save_model` wrote; any other file is a `FileError`.
 
     A kernel, likelihood or mean that is not on the list is passed in; a copy of it takes the
-    parameters of the file. What is passed in is used also where the file could do without.
+    parameters of the file. What is passed in is used even where the file describes it.
     """
     path = Path(path)
     tensors, header = files.read(path, KIND)
@@ -87,12 +87,12 @@ def load_model(
     try:
         saved = _assemble(tensors, header, passed)
     except OrthogpError as error:
-        raise FileError(f"{path} cannot be loaded: {error}{_newer(header)}") from error
+        raise FileError(f"{path} cannot be loaded: {error}{_newer_note(header)}") from error
     except Exception as error:
-        # A file with a valid checksum may still say anything, and what torch, GPyTorch and Python
-        # make of that is as varied. Nothing but a FileError leaves here.
+        # A file with a valid checksum may still hold anything, and torch, GPyTorch and Python raise
+        # as many errors for it. All become a FileError.
         raise FileError(
-            f"{path} cannot be loaded: what it describes is not an orthogp model{_newer(header)}"
+            f"{path} cannot be loaded: it does not describe an orthogp model{_newer_note(header)}"
         ) from error
     saved.model.to(device)
     return saved
@@ -104,7 +104,7 @@ def _assemble(tensors: Tensors, header: Description, passed: dict[str, Any]) -> 
         raise FileError("its format has no version")
     if major != FORMAT[0]:
         raise FileError(f"it has format {major}.{minor} and this orthogp reads {FORMAT[0]}.x")
-    basis = restore_basis(header["basis"], within(tensors, "basis"))
+    basis = restore_basis(header["basis"], tensors_under(tensors, "basis"))
     if passed["likelihood"] is not None:
         passed["likelihood"] = as_likelihood(passed["likelihood"], basis.num_latents)
     kernel = _restore("kernel", Kernel, passed, tensors, header)
@@ -122,13 +122,13 @@ def _assemble(tensors: Tensors, header: Description, passed: dict[str, Any]) -> 
     for name, value in _parameters(model):
         value.requires_grad_(name not in frozen)
     _require_predictions(model)
-    return Saved(model, meta, within(tensors, "tensors"))
+    return Saved(model, meta, tensors_under(tensors, "tensors"))
 
 
 def _restore(
     part: str, kind: type, passed: dict[str, Any], tensors: Tensors, header: Description
 ) -> Any:
-    description, stored = header[part], within(tensors, part)
+    description, stored = header[part], tensors_under(tensors, part)
     if passed[part] is not None:
         module = deepcopy(passed[part]).cpu()
         fill(module, stored)
@@ -162,12 +162,12 @@ def _parameters(model: VariationalGP) -> list[tuple[str, nn.Parameter]]:
     ]
 
 
-def _newer(header: Description) -> str:
-    """Why a file that is not understood may still be a good one."""
+def _newer_note(header: Description) -> str:
+    """For an error message: that a newer orthogp wrote the file, if so."""
     written = header.get("format")
     if not isinstance(written, list) or not all(type(part) is int for part in written):
         return ""
     newer = tuple(written) > FORMAT
     version = header.get("orthogp")
-    known = newer and isinstance(version, str)
-    return f" (a newer orthogp wrote it: {version:.20})" if known else ""
+    has_version = newer and isinstance(version, str)
+    return f" (a newer orthogp wrote it: {version:.20})" if has_version else ""

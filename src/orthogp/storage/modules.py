@@ -1,7 +1,7 @@
 """Kernels, means and likelihoods as JSON and tensors, and back.
 
-A description is a type's name, its settings, the parts below it, the constraints that say what
-its raw parameters mean, and the priors on them.
+A description is a type's name, its settings, the sizes of its quadrature rules, the parts below it,
+the constraints that say what its raw parameters mean, and the priors on them.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,11 +21,14 @@ from orthogp.storage.priors import describe_priors, register_priors, unknown_pri
 from orthogp.storage.recipes import (
     CONSTANTS,
     CONSTRAINTS,
+    MOST_NODES,
     MOST_PARTS,
     NAMES,
     RECIPES,
     TRANSFORMS,
+    Recipe,
     Tensors,
+    quadrature_sizes,
 )
 
 Description = dict[str, Any]
@@ -42,8 +45,8 @@ def describe_module(module: nn.Module) -> Description:
         }
         build_module(description, tensors_of(module), type(module))
     except Exception:
-        # Whatever stood in the way, the module is then for the reader to bring.
-        parts = (type(part) for _, part in _below(module, gpytorch.Module) if _is_part(part))
+        # It cannot be described, for whatever reason: whoever loads the file passes the module in.
+        parts = (type(part) for _, part in _submodules(module, gpytorch.Module) if _is_part(part))
         unknown = [kind.__name__ for kind in parts if kind not in RECIPES]
         return {"custom": (unknown or [unknown_prior(module) or type(module).__name__])[0]}
     return description
@@ -72,13 +75,13 @@ def build_module(description: Description, tensors: Tensors, kind: type[ModuleT]
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer, those that a state_dict leaves out too; none of a prior's."""
-    priors = tuple(f"{name}." for name, _ in _below(module, Prior))
+    priors = tuple(f"{name}." for name, _ in _submodules(module, Prior))
     parameters = module.named_parameters(remove_duplicate=False)
     found = chain(parameters, module.named_buffers(remove_duplicate=False))
     return {name: value for name, value in found if not name.startswith(priors)}
 
 
-def within(tensors: Tensors, path: str) -> dict[str, Tensor]:
+def tensors_under(tensors: Tensors, path: str) -> dict[str, Tensor]:
     """The tensors under a path, by the names they have there."""
     prefix = f"{path}."
     found = (name for name in tensors if name.startswith(prefix))
@@ -86,22 +89,22 @@ def within(tensors: Tensors, path: str) -> dict[str, Tensor]:
 
 
 def fill(module: nn.Module, tensors: Tensors) -> None:
-    """Gives a module the tensors of a file, in the dtype they have there, once all of them fit."""
-    own = tensors_of(module)
-    for name in sorted(own.keys() | tensors.keys()):
+    """Sets a module's tensors to those of a file, in their dtype, once all of them fit."""
+    current = tensors_of(module)
+    for name in sorted(current.keys() | tensors.keys()):
         if name not in tensors:
             raise FileError(f"{type(module).__name__} needs {name}, which the file has not")
-        if name not in own:
+        if name not in current:
             raise FileError(f"the file has {name!r:.80}, which {type(module).__name__} has not")
-        expected, found = _outline(own[name]), _outline(tensors[name])
+        expected, found = _dtype_and_shape(current[name]), _dtype_and_shape(tensors[name])
         if expected != found:
             raise FileError(f"{name} is {found} in the file; {expected} is expected")
     require_finite(module, tensors)
-    for name, value in own.items():
-        # A copy of torch's own making is aligned as every other tensor: results then agree to the
-        # last bit, whatever the offset in the file.
+    for name, value in current.items():
+        # A copy is aligned as every other tensor of torch, whatever the offset in the file: results
+        # then agree to the last bit.
         value.data = tensors[name].clone()
-    for name, constraint in _below(module, Interval):
+    for name, constraint in _submodules(module, Interval):
         raw = module.get_parameter(name.removesuffix("_constraint"))
         if not (constraint.lower_bound < constraint.upper_bound).all():
             raise FileError(f"{name} has a lower bound that is not below its upper bound")
@@ -111,21 +114,21 @@ def fill(module: nn.Module, tensors: Tensors) -> None:
 
 def require_finite(module: nn.Module, tensors: Tensors) -> None:
     """Refuses numbers that are not finite anywhere but in a constraint's bounds."""
-    bounds = tuple(f"{name}." for name, _ in _below(module, Interval))
+    bounds = tuple(f"{name}." for name, _ in _submodules(module, Interval))
     for name, value in tensors.items():
         if not name.startswith(bounds) and not value.isfinite().all():
             raise FileError(f"{name} has entries that are not finite")
 
 
-def _outline(value: Tensor) -> str:
+def _dtype_and_shape(value: Tensor) -> str:
     dtype = "float" if value.dtype in (torch.float32, torch.float64) else str(value.dtype)
     return f"{dtype} of shape {list(value.shape)}"
 
 
-def _below(module: nn.Module, kind: type[ModuleT]) -> Iterator[tuple[str, ModuleT]]:
-    for name, below in module.named_modules(remove_duplicate=False):
-        if isinstance(below, kind):
-            yield name, below
+def _submodules(module: nn.Module, kind: type[ModuleT]) -> Iterator[tuple[str, ModuleT]]:
+    for name, submodule in module.named_modules(remove_duplicate=False):
+        if isinstance(submodule, kind):
+            yield name, submodule
 
 
 def _is_part(module: nn.Module) -> bool:
@@ -135,7 +138,7 @@ def _is_part(module: nn.Module) -> bool:
 def _parts(module: nn.Module) -> dict[str, nn.Module]:
     """The kernels or GPyTorch likelihoods directly below a module."""
     parts: dict[str, nn.Module] = {}
-    for name, part in _below(module, gpytorch.Module):
+    for name, part in _submodules(module, gpytorch.Module):
         nested = any(name.startswith(f"{above}.") for above in parts)
         if name and _is_part(part) and not nested:
             parts[name] = part
@@ -147,7 +150,9 @@ def _tree(module: nn.Module) -> Description:
     recipe = RECIPES[type(module)]
     settings = {name: getattr(module, name) for name in recipe.settings}
     parts = {name: _tree(part) for name, part in _parts(module).items()}
-    return {"type": type(module).__name__, "settings": settings, "parts": parts}
+    tree = {"type": type(module).__name__, "settings": settings, "parts": parts}
+    sizes = quadrature_sizes(recipe, dict(module.named_buffers()))
+    return tree | ({"quadrature": sizes} if sizes else {})
 
 
 def _count(description: Description) -> int:
@@ -155,7 +160,7 @@ def _count(description: Description) -> int:
 
 
 def _require_constants(module: nn.Module, tensors: Tensors) -> None:
-    """Refuses rules of integration and the like that are not those of this size."""
+    """Refuses quadrature rules and the like that are not those of their size."""
     for name, own in module.named_buffers():
         if name.rpartition(".")[2] in CONSTANTS:
             found = tensors[name].to(own)
@@ -173,13 +178,29 @@ def _build_tree(description: Description, tensors: Tensors, kind: type[ModuleT])
     for setting, valid in recipe.settings.items():
         if not valid(settings[setting]):
             raise FileError(f"{name} cannot have {setting} {settings[setting]!r:.40}")
-    below = Kernel if issubclass(kind, Kernel) else GPyTorchLikelihood
+    part_type = Kernel if issubclass(kind, Kernel) else GPyTorchLikelihood
     parts = [
-        _build_tree(part, within(tensors, path), below)
+        _build_tree(part, tensors_under(tensors, path), part_type)
         for path, part in description["parts"].items()
     ]
-    module: Any = recipe.make(*parts, **settings, **recipe.sizes(tensors))
+    quadrature = _quadrature_sizes(recipe, description, tensors)
+    module: Any = recipe.make(*parts, **settings, **recipe.sizes(tensors), **quadrature)
     return module
+
+
+def _quadrature_sizes(recipe: Recipe, description: Description, tensors: Tensors) -> dict[str, int]:
+    """The sizes that the file states for its quadrature rules, which it must also hold."""
+    stored = quadrature_sizes(recipe, tensors)
+    # Files of format 1.2 and before do not state them.
+    sizes = description.get("quadrature", stored)
+    if sizes != stored:
+        raise FileError(f"it states quadrature sizes {sizes!r:.80} and holds {stored}")
+    for name, buffer in recipe.quadrature.items():
+        if tensors[buffer].numel() < sizes[name]:
+            raise FileError(f"{buffer} is empty")
+        if buffer.endswith("nodes") and sizes[name] > MOST_NODES:
+            raise FileError(f"a quadrature rule has more than {MOST_NODES} nodes")
+    return sizes
 
 
 def _constraints(module: nn.Module) -> Description:
@@ -188,7 +209,7 @@ def _constraints(module: nn.Module) -> Description:
             "type": type(constraint).__name__,
             "transform": _transform_name(constraint._transform),
         }
-        for name, constraint in _below(module, Interval)
+        for name, constraint in _submodules(module, Interval)
     }
 
 
@@ -200,7 +221,7 @@ def _transform_name(transform: Callable[[Tensor], Tensor] | None) -> str:
 
 def _constrain(module: nn.Module, name: str, constraint: Description, tensors: Tensors) -> None:
     owner, _, parameter = name.rpartition(".")
-    shape, bounds = tensors[name].shape, within(tensors, f"{name}_constraint")
+    shape, bounds = tensors[name].shape, tensors_under(tensors, f"{name}_constraint")
     for bound in bounds.values():
         if torch.broadcast_shapes(bound.shape, shape) != shape:
             raise FileError(f"the bounds of {name} do not fit it")

@@ -1,8 +1,8 @@
 """Priors on hyperparameters as JSON, and back.
 
 A description is a prior's name and type, the parameter it is on, and its numbers. One that a file
-cannot describe (a class or a transform of one's own, a function of several parameters) is for the
-reader to bring, together with the kernel, mean or likelihood that it is registered on.
+cannot describe (a class or a transform of one's own, a function of several parameters) is passed in
+by whoever loads the file, with the kernel, mean or likelihood that it is registered on.
 """
 
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ def register_priors(module: nn.Module, descriptions: Any) -> None:
         try:
             prior.log_density()
         except NumericalError:
-            # Of a value outside of it training will speak, if there ever is any.
+            # A parameter outside of its support: training reports it.
             continue
 
 
@@ -106,8 +106,8 @@ def _parameter(registered: RegisteredPrior) -> str:
     if isfunction(value) and value.__module__ == gpytorch.Module.__module__:
         # Registered by the parameter's name.
         found = getclosurevars(value).nonlocals["param"]
-    own = getattr(value, "__module__", "").startswith("gpytorch.")
-    if not own or not _has(registered.owner, found):
+    of_gpytorch = getattr(value, "__module__", "").startswith("gpytorch.")
+    if not of_gpytorch or not _has(registered.owner, found):
         raise FileError(f"{registered.name} is on a function, which a file cannot describe")
     if not torch.equal(getattr(registered.owner, found), value(registered.owner)):
         raise FileError(f"{registered.name} is not on {found}")
@@ -115,7 +115,7 @@ def _parameter(registered: RegisteredPrior) -> str:
 
 
 def _has(owner: nn.Module, parameter: Any) -> bool:
-    """Whether a module has a parameter of this name, raw or as it is."""
+    """Whether a module has a parameter of this name, or one called raw_ and the name."""
     if not isinstance(parameter, str) or not parameter.isidentifier() or parameter[0] == "_":
         return False
     found = (getattr(owner, name, None) for name in (f"raw_{parameter}", parameter))

@@ -1,7 +1,7 @@
 """The allow-list: which kernels, means, likelihoods, constraints and priors a file may name.
 
-Sizes are read off the tensors of the file, so that it cannot claim one it does not hold; the few
-settings that no tensor shows have a range each.
+The sizes of parameters are those of the tensors in the file, the sizes of quadrature rules are
+checked against them, and every other setting has a range: a small file cannot ask for much memory.
 """
 
 import math
@@ -25,7 +25,7 @@ Tensors = Mapping[str, Tensor]
 
 # Beyond these the weights of a Gauss–Hermite rule underflow in float64.
 MOST_NODES = 370
-# No kernel that anyone trains is a sum of more.
+# More than any kernel in use has.
 MOST_PARTS = 1000
 # Buffers that follow from their size: a file holds them to the bit, and cannot hold others.
 CONSTANTS = ("nodes", "weights", "log_weights", "grid", "classes")
@@ -33,12 +33,14 @@ CONSTANTS = ("nodes", "weights", "log_weights", "grid", "classes")
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a type is built: `make(*parts, **settings, **sizes(tensors))`."""
+    """How a type is built: `make(*parts, **settings, **sizes(tensors), **quadrature)`."""
 
     make: Callable[..., nn.Module]
     # Attributes that are also arguments, each with the values it may have.
     settings: Mapping[str, Callable[[Any], bool]] = field(default_factory=dict)
     sizes: Callable[[Tensors], dict[str, Any]] = lambda tensors: {}
+    # Arguments that are the size of a quadrature rule, each with the buffer that holds the rule.
+    quadrature: Mapping[str, str] = field(default_factory=dict)
 
 
 def _integer(low: int, high: int) -> Callable[[Any], bool]:
@@ -81,14 +83,8 @@ def _linear_mean(tensors: Tensors) -> dict[str, Any]:
     return {"input_size": tensors["weights"].shape[0], "bias": "bias" in tensors}
 
 
-def _nodes(**rules: str) -> Callable[[Tensors], dict[str, Any]]:
-    def sizes(tensors: Tensors) -> dict[str, Any]:
-        found = {name: tensors[f"{rule}.nodes"].shape[0] for name, rule in rules.items()}
-        if max(found.values()) > MOST_NODES:
-            raise FileError(f"a quadrature rule has more than {MOST_NODES} nodes")
-        return found
-
-    return sizes
+def quadrature_sizes(recipe: Recipe, tensors: Tensors) -> dict[str, int]:
+    return {name: tensors[buffer].shape[0] for name, buffer in recipe.quadrature.items()}
 
 
 def _softmax_likelihood(num_classes: int, mixing: torch.Size | None) -> gl.SoftmaxLikelihood:
@@ -106,7 +102,8 @@ def _wrapping(kind: type[ol.Likelihood]) -> Callable[..., ol.Likelihood]:
     return lambda likelihood, **arguments: kind(likelihood=likelihood, **arguments)  # pyright: ignore
 
 
-_both_rules = _nodes(num_nodes="quadrature", num_density_nodes="density_quadrature")
+NODES = {"num_nodes": "quadrature.nodes"}
+BOTH_NODES = NODES | {"num_density_nodes": "density_quadrature.nodes"}
 
 RECIPES: dict[type[nn.Module], Recipe] = {
     gk.RBFKernel: Recipe(gk.RBFKernel, sizes=_ard("raw_lengthscale")),
@@ -143,27 +140,22 @@ RECIPES: dict[type[nn.Module], Recipe] = {
     gl.SoftmaxLikelihood: Recipe(_softmax_likelihood, {"num_classes": _integer(2, 2**31)}, _mixing),
     ol.Gaussian: Recipe(_wrapping(ol.Gaussian), LATENTS),
     ol.Laplace: Recipe(_wrapping(ol.Laplace), LATENTS),
-    ol.StudentT: Recipe(
-        _wrapping(ol.StudentT), LATENTS, lambda tensors: {"num_nodes": tensors["grid"].shape[0]}
-    ),
-    ol.Poisson: Recipe(_wrapping(ol.Poisson), LATENTS, _both_rules),
-    ol.NegativeBinomial: Recipe(_wrapping(ol.NegativeBinomial), LATENTS, _both_rules),
-    ol.Beta: Recipe(_wrapping(ol.Beta), LATENTS, _both_rules),
-    ol.Conditional: Recipe(_wrapping(ol.Conditional), LATENTS, _both_rules),
-    ol.Bernoulli: Recipe(_wrapping(ol.Bernoulli), LATENTS, _nodes(num_nodes="quadrature")),
+    ol.StudentT: Recipe(_wrapping(ol.StudentT), LATENTS, quadrature={"num_nodes": "grid"}),
+    ol.Poisson: Recipe(_wrapping(ol.Poisson), LATENTS, quadrature=BOTH_NODES),
+    ol.NegativeBinomial: Recipe(_wrapping(ol.NegativeBinomial), LATENTS, quadrature=BOTH_NODES),
+    ol.Beta: Recipe(_wrapping(ol.Beta), LATENTS, quadrature=BOTH_NODES),
+    ol.Conditional: Recipe(_wrapping(ol.Conditional), LATENTS, quadrature=BOTH_NODES),
+    ol.Bernoulli: Recipe(_wrapping(ol.Bernoulli), LATENTS, quadrature=NODES),
     ol.RobustMax: Recipe(
         ol.RobustMax,
         {"epsilon": lambda value: is_finite_number(value) and 0 < value < 1},
-        lambda tensors: {
-            "num_latents": tensors["classes"].shape[0],
-            **_nodes(num_nodes="quadrature")(tensors),
-        },
+        lambda tensors: {"num_latents": tensors["classes"].shape[0]},
+        NODES,
     ),
     ol.Softmax: Recipe(
         _wrapping(ol.Softmax),
-        sizes=lambda tensors: dict(
-            zip(("num_draws", "num_latents"), tensors["draws"].shape, strict=False)
-        ),
+        sizes=lambda tensors: {"num_latents": tensors["draws"].shape[1]},
+        quadrature={"num_draws": "draws"},
     ),
 }
 NAMES = {kind.__name__: kind for kind in RECIPES}

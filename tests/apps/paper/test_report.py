@@ -6,7 +6,7 @@ from html import unescape
 
 import pytest
 
-from browser import PHONE, launched, visit
+from browser import PHONE, visit
 from orthogp.apps.paper import published
 from orthogp.apps.paper.experiments import CLASSIFICATION_COLUMNS
 from orthogp.apps.paper.records import Job, Record
@@ -97,12 +97,6 @@ def part(page: str, heading: str) -> str:
     """The text of one section, a space between elements."""
     body = page.split(f">{heading}</h2>")[1].split("<h2")[0].split("<script>")[0]
     return unescape(re.sub(r"(\s*<[^>]*>\s*)+", " ", body))
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with launched() as found:
-        yield found
 
 
 def test_without_records_it_says_so_in_one_sentence(tmp_path):

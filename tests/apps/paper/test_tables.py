@@ -204,7 +204,7 @@ def test_the_best_figures_of_a_row_are_those_that_read_the_same():
 
 
 def test_an_experiment_without_tables_is_refused():
-    with pytest.raises(ConfigurationError, match="regression and classification only"):
+    with pytest.raises(ConfigurationError, match="classification only"):
         tables([], "illustration")
 
 

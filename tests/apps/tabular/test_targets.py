@@ -47,10 +47,10 @@ def test_a_task_that_is_asked_for():
     [
         (["x", "y"], "regression", "regression needs numbers"),
         ([0.5, 1.0], "classification", "not whole"),
-        (["x", "x"], None, "one class only, 'x'"),
-        ([7, 7], None, "one class only, 7"),
-        ([7.5, 7.5], None, "7.5 in every row"),
-        ([None, None], None, "missing in every row"),
+        (["x", "x"], None, "one class"),
+        ([7, 7], None, "one class"),
+        ([7.5, 7.5], None, "nothing to learn"),
+        ([None, None], None, "missing"),
         ([1.5, float("inf")], None, "1 infinite"),
         ([f"row {i}" for i in range(300)], None, "300 classes"),
         (np.array(["2020-01-01"], dtype="datetime64[D]"), None, "date32"),
@@ -62,5 +62,5 @@ def test_what_cannot_be_a_target(values, task, message):
 
 
 def test_an_unknown_task():
-    with pytest.raises(ConfigurationError, match="expected regression or classification"):
+    with pytest.raises(ConfigurationError, match="--task"):
         read_target(pa.array([1, 2]), "t", "ranking")

@@ -2,16 +2,10 @@
 
 import pytest
 
-from browser import PHONE, launched, visit
+from browser import PHONE, visit
 from sample_pages import NASTY, example, nasty
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with launched() as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

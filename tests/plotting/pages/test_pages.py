@@ -93,7 +93,7 @@ def test_a_name_that_utf8_cannot_write_does_no_harm(tmp_path):
 
 
 def test_a_table_is_refused_when_a_row_does_not_fit():
-    with pytest.raises(DataError, match="a row has 1 cells and the table 2 columns"):
+    with pytest.raises(DataError, match="1 cells"):
         Table(["a", "b"], [["only"]])
 
 

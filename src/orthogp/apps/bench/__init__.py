@@ -1,5 +1,5 @@
-"""Speed beside other libraries: `speed`, `predict`, `scaling` and `imports` in `measurements`.
+"""Speed against other libraries: `speed`, `predict`, `scaling` and `imports` in `measurements`.
 
-Every contestant (`contestants/`) runs in a process of its own (`worker`), told what to do by
-`contest`; `commands` is the command line of it.
+Every contestant (`contestants/`) runs in its own process (`worker`), controlled by `contest`;
+`commands` is the command line.
 """

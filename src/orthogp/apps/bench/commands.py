@@ -166,7 +166,7 @@ def interpreters(pairs: list[str] | None) -> dict[str, str]:
 
 
 def measured(measure: Callable[[Callable[[str], None]], dict[str, Any]]) -> dict[str, Any]:
-    """The result, with what is going on told on a terminal's stderr meanwhile."""
+    """The result; progress is shown on stderr where that is a terminal."""
     with Console(stderr=True).status("starts") as status:
         return measure(status.update)
 

@@ -1,4 +1,4 @@
-"""Contestants in processes of their own, told to run one after the other, round after round."""
+"""Runs contestants, each in its own process, one after the other, round after round."""
 
 import json
 import os
@@ -20,7 +20,7 @@ Say = Callable[[str], None]
 
 
 def quiet(message: str) -> None:
-    """What `say` is by default."""
+    """Prints no progress."""
 
 
 class ContestantError(Exception):
@@ -90,8 +90,8 @@ def compete(
 ) -> BenchResult:
     """Builds every contestant, then gives each its task in turn, `repeats` times.
 
-    `key` names the figure of an answer whose median is kept. A contestant that fails is left out of
-    the rounds that follow, with its reason among the skipped.
+    `key` names the figure of an answer whose median is the result. A contestant that fails is left
+    out of the rounds that follow, with its reason among the skipped.
     """
     outcome, figures = BenchResult(), {name: [] for name in entries}
     processes: dict[str, Process] = {}
@@ -115,7 +115,7 @@ def compete(
                 outcome.skipped[name] = f"{python} could not be started: {error.strerror}"
                 continue
             stack.callback(processes[name].close)
-            build = {"do": "build", "module": entry.module, "setup": asdict(entry.setup)}
+            build = {"do": "build", "model": entry.model, "setup": asdict(entry.setup)}
             for answer in attempt(name, build, warm_up)[:1]:
                 outcome.versions |= answer["versions"]
         for k in range(repeats):

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
 
-from orthogp.apps.bench.contest import Say, compete, quiet
-from orthogp.apps.bench.contestants import OURS, PEERS, Entry, lineup
+from orthogp.apps import describe_machine
+from orthogp.apps.bench.contest import BenchResult, Say, compete, quiet
+from orthogp.apps.bench.contestants import OUR_MODEL, OURS, PEERS, Entry, lineup
 from orthogp.apps.bench.contestants.contract import Setup
-from orthogp.apps.machine import describe_machine
 from orthogp.errors import ConfigurationError
 
 # Enough that the posterior is not the prior.
@@ -38,7 +38,7 @@ class SpeedConfig:
         require_setup(self.setup)
         require_positive(self.setup, "n_residual")
         require_positive(self, "steps", "repeats")
-        require_known([*self.peers, *self.pythons])
+        require_peers([*self.peers, *self.pythons])
 
 
 def speed(config: SpeedConfig, say: Say = quiet) -> dict[str, Any]:
@@ -57,15 +57,8 @@ def speed(config: SpeedConfig, say: Say = quiet) -> dict[str, Any]:
         say=say,
     )
     ms = {name: 1e3 * seconds for name, seconds in outcome.values.items()}
-    return {
-        "config": flat(config),
-        "ms": ms,
-        "ratio": {name: ms[name] / ms[OURS] for name in ms if name != OURS and OURS in ms},
-        "peak_mb": outcome.peak_mb,
-        "skipped": outcome.skipped,
-        "versions": outcome.versions,
-        "machine": describe_machine(config.setup.device),
-    }
+    ratio = {name: ms[name] / ms[OURS] for name in ms if name != OURS and OURS in ms}
+    return _result(config, outcome, ms=ms, ratio=ratio)
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,7 @@ class PredictConfig:
         require_setup(self.setup)
         require_positive(self.setup, "n_residual", "test_rows")
         require_positive(self, "repeats")
-        require_known([*self.peers, *self.pythons])
+        require_peers([*self.peers, *self.pythons])
 
 
 def predict(config: PredictConfig, say: Say = quiet) -> dict[str, Any]:
@@ -104,15 +97,8 @@ def predict(config: PredictConfig, say: Say = quiet) -> dict[str, Any]:
         say=say,
     )
     rate = outcome.values
-    return {
-        "config": flat(config),
-        "rows_per_s": rate,
-        "ratio": {name: rate[OURS] / rate[name] for name in rate if name != OURS and OURS in rate},
-        "peak_mb": outcome.peak_mb,
-        "skipped": outcome.skipped,
-        "versions": outcome.versions,
-        "machine": describe_machine(config.setup.device),
-    }
+    ratio = {name: rate[OURS] / rate[name] for name in rate if name != OURS and OURS in rate}
+    return _result(config, outcome, rows_per_s=rate, ratio=ratio)
 
 
 @dataclass(frozen=True)
@@ -139,22 +125,16 @@ def scaling(config: ScalingConfig, say: Say = quiet) -> dict[str, Any]:
     Each size has its process, so that the peak is its own.
     """
     task = {"do": "train", "steps": config.steps}
-    ms, peak, skipped, versions = {}, {}, {}, {}
+    total = BenchResult()
     for count in config.residuals:
-        entry = Entry("ours", replace(config.setup, n_residual=count), "orthogp")
+        entry = Entry(OUR_MODEL, replace(config.setup, n_residual=count), "orthogp")
         outcome = compete({str(count): entry}, {}, task, task, "seconds", config.repeats, say)
-        ms |= {name: 1e3 * seconds for name, seconds in outcome.values.items()}
-        peak |= outcome.peak_mb
-        skipped |= outcome.skipped
-        versions |= outcome.versions
-    return {
-        "config": flat(config),
-        "ms": ms,
-        "peak_mb": peak,
-        "skipped": skipped,
-        "versions": versions,
-        "machine": describe_machine(config.setup.device),
-    }
+        total.values |= outcome.values
+        total.peak_mb |= outcome.peak_mb
+        total.skipped |= outcome.skipped
+        total.versions |= outcome.versions
+    ms = {name: 1e3 * seconds for name, seconds in total.values.items()}
+    return _result(config, total, ms=ms)
 
 
 @dataclass(frozen=True)
@@ -198,7 +178,7 @@ def seconds_of(statement: str) -> float:
     return float(done.stdout)
 
 
-def require_known(peers: Iterable[str]) -> None:
+def require_peers(peers: Iterable[str]) -> None:
     unknown = [name for name in peers if name not in PEERS]
     if unknown:
         raise ConfigurationError(f"{unknown[0]!r} is no peer; expected some of {', '.join(PEERS)}")
@@ -212,16 +192,23 @@ def require_positive(config: Any, *names: str) -> None:
 
 def require_setup(setup: Any) -> None:
     require_positive(setup, "n_inducing", "batch", "dims", "rows")
-    for name, known in (("device", ("cpu", "cuda")), ("dtype", ("float32", "float64"))):
-        if getattr(setup, name) not in known:
+    for name, choices in (("device", ("cpu", "cuda")), ("dtype", ("float32", "float64"))):
+        if getattr(setup, name) not in choices:
             raise ConfigurationError(
-                f"{name} is {getattr(setup, name)!r}; expected {' or '.join(known)}"
+                f"{name} is {getattr(setup, name)!r}; expected {' or '.join(choices)}"
             )
     if setup.threads is not None:
         require_positive(setup, "threads")
 
 
-def flat(config: Any) -> dict[str, Any]:
-    """A configuration for JSON, with the fields of its setup among its own."""
+def _result(config: Any, outcome: BenchResult, **figures: dict[str, float]) -> dict[str, Any]:
+    """The figures for JSON, with the configuration, its setup's fields among its own."""
     fields = asdict(config)
-    return fields.pop("setup") | fields
+    return {
+        "config": fields.pop("setup") | fields,
+        **figures,
+        "peak_mb": outcome.peak_mb,
+        "skipped": outcome.skipped,
+        "versions": outcome.versions,
+        "machine": describe_machine(config.setup.device),
+    }

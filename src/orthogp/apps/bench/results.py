@@ -24,12 +24,12 @@ def table(title: str, first: str, result: dict[str, Any]) -> Table:
         out.add_column("why not")
     measured = result[shown[0]]
     for name in [*measured, *(name for name in skipped if name not in measured)]:
-        cells = [written(result[key].get(name)) for key in shown]
+        cells = [formatted(result[key].get(name)) for key in shown]
         out.add_row(name, *cells, *([skipped.get(name, "")] if skipped else []))
     return out
 
 
-def written(value: float | None) -> str:
+def formatted(value: float | None) -> str:
     """Three digits, more of a large number, never an exponent."""
     if value is None:
         return "–"
@@ -45,7 +45,7 @@ def draw_bars(result: dict[str, Any], key: str, label: str, path: Path) -> None:
     axes = figure.subplots()
     colours = ["C0" if name.startswith("orthogp") else "C7" for name in figures]
     bars = axes.barh(list(figures), list(figures.values()), color=colours)
-    axes.bar_label(bars, [written(value) for value in figures.values()], padding=3)
+    axes.bar_label(bars, [formatted(value) for value in figures.values()], padding=3)
     axes.margins(x=0.15)
     axes.invert_yaxis()
     axes.set_xlabel(label)
@@ -59,9 +59,9 @@ def draw_scaling(result: dict[str, Any], path: Path) -> None:
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     panels = (("ms", "ms a step"), ("peak_mb", "peak memory, MiB"))
     for axes, (key, label) in zip(figure.subplots(1, 2), panels, strict=True):
-        known = {int(n): v for n, v in result[key].items() if v is not None and int(n) > 0}
-        if known:
-            sizes, values = list(known), list(known.values())
+        measured = {int(n): v for n, v in result[key].items() if v is not None and int(n) > 0}
+        if measured:
+            sizes, values = list(measured), list(measured.values())
             axes.loglog(sizes, values, "o-", label="orthogp")
             linear = [values[-1] * size / sizes[-1] for size in sizes]
             axes.loglog(sizes, linear, ":", color="C7", label="linear")

@@ -1,4 +1,4 @@
-"""A contestant's own process: builds it and runs it when told, over lines of JSON.
+"""The process of a contestant: builds and runs it on request, over lines of JSON.
 
 Run by path, with another environment's Python where need be: a peer's environment has neither
 orthogp nor, perhaps, a NumPy that suits it.
@@ -20,22 +20,23 @@ SMALLEST_CHUNK = 256
 class Worker:
     """What can be asked of this process: `build` first, then `train` or `predict`, and `finish`."""
 
-    def build(self, module: str, setup: dict[str, Any]) -> dict[str, Any]:
+    def build(self, model: str, setup: dict[str, Any]) -> dict[str, Any]:
         if setup["threads"] is not None and hasattr(os, "sched_setaffinity"):
             # Every library's threads follow the cores they may use; not all have a setting.
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: setup["threads"]])
         # With the folder of this file on the path, as it is for a script.
         contract = importlib.import_module("contestants.contract")
-        model = importlib.import_module(f"contestants.{module}").Model
+        module, _, name = model.partition(":")
+        make = getattr(importlib.import_module(f"contestants.{module}"), name)
         self.setup = contract.Setup(**setup)
         data = contract.make_data(self.setup)
         reset_peak()
         self.resident = memory("VmRSS")
-        self.model = model(self.setup, data)
+        self.model = make(self.setup, data)
         return {"versions": self.model.versions}
 
     def train(self, steps: int) -> dict[str, Any]:
-        """Seconds a step. One step goes before: others have used the caches since the last."""
+        """Seconds a step, after one that fills the caches again."""
         self.model.train(1)
         start = time.perf_counter()
         bound = self.model.train(steps)
@@ -80,7 +81,7 @@ class Worker:
 
 
 def memory(field: str) -> int | None:
-    """VmRSS (now) or VmHWM (at most) of this process in bytes; None where Linux does not say.
+    """VmRSS (now) or VmHWM (at most) of this process in bytes; None where /proc lacks it.
 
     Not getrusage's: the peak of a child begins there at its parent's.
     """
@@ -91,7 +92,7 @@ def memory(field: str) -> int | None:
 
 
 def reset_peak() -> None:
-    """What was held while importing is none of the model's peak."""
+    """Forgets the peak of the imports, which is not the model's."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -99,7 +100,7 @@ def reset_peak() -> None:
 
 
 def main() -> None:
-    # Libraries print what they like: to stderr, while the answers have stdout for themselves.
+    # Whatever libraries print goes to stderr: stdout is for the answers alone.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     worker = Worker()

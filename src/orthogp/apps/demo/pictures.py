@@ -107,7 +107,7 @@ def draw_bound(outcomes: Sequence[DemoResult]) -> Figure:
     for outcome in outcomes:
         plot_history(outcome.gp, ax)
         ax.lines[-1].set(color=outcome.method.colour, label=outcome.method.name, lw=2)
-    # The first reports lie so far below that nothing else could be told apart.
+    # The first reports are so low that the rest would be a flat line.
     settled = [y for outcome in outcomes for _, y in outcome.bound[len(outcome.bound) // 4 :]]
     margin = 0.05 * (max(settled) - min(settled)) or 1.0
     ax.set_ylim(min(settled) - margin, max(settled) + margin)

@@ -69,7 +69,7 @@ def run_command(
     )
     console, done, failed = Console(), 0, 0
 
-    def tell(job, record) -> None:
+    def report(job, record) -> None:
         nonlocal done, failed
         done += 1
         failed += record is not None and record.status == "failed"
@@ -77,7 +77,7 @@ def run_command(
                       highlight=False, soft_wrap=True)  # fmt: skip
 
     try:
-        run_jobs(items, Place(folder, out, device, steps), jobs, tell)
+        run_jobs(items, Place(folder, out, device, steps), jobs, report)
     except KeyboardInterrupt:
         console.print("stopped; the same command goes on from here")
         raise typer.Exit(130) from None
@@ -105,7 +105,7 @@ def table_command(experiment: Name, out: From) -> None:
     console = Console()
     for table in tables(records, experiment):
         print_table(table, console)
-    # Those of other experiments have nothing to rest on here.
+    # Claims about other experiments cannot be checked with these records.
     print_claims([c for c in claims(records) if c.status != "cannot say"], console)
     folder = output_folder(out) / "tables"
     written = write_tables(records, experiment, folder)

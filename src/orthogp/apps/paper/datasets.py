@@ -118,7 +118,7 @@ def split_dataset(table: DataSet, seed: int, limit: int | None = None) -> Split:
 
 
 def _standardise(train: NDArray[Any], test: NDArray[Any], name: str) -> tuple[Any, Any]:
-    """Both in place, by the mean and the scale of the training columns, which come back."""
+    """Standardises both in place; returns the mean and scale of the training columns."""
     mean, scale = _moments(train, name)
     for part in (train, test):
         part -= mean

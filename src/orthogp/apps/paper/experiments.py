@@ -210,14 +210,14 @@ def find_experiment(name: str) -> Experiment:
 
 def chosen_methods(experiment: Experiment, wanted: Sequence[str] | None) -> list[str]:
     """The experiment's methods, or those of them named in any case of letters: ORTHNAT, OrthNat."""
-    known = list(dict.fromkeys(m for methods in experiment.methods.values() for m in methods))
+    names = list(dict.fromkeys(m for methods in experiment.methods.values() for m in methods))
     if wanted is None:
-        return known
-    by_case = {name.lower(): name for name in known}
+        return names
+    by_case = {name.lower(): name for name in names}
     unknown = [name for name in wanted if name.lower() not in by_case]
     if unknown:
         raise ConfigurationError(
-            f"{_names(unknown)}: no method of this experiment; its methods are {_names(known)}"
+            f"{_names(unknown)}: no method of this experiment; its methods are {_names(names)}"
         )
     return [by_case[name.lower()] for name in wanted]
 

@@ -1,4 +1,4 @@
-"""One cell of the grid: load, split, train, measure; killed and resumed as it may be."""
+"""One cell of the grid: load, split, train, measure; it resumes after a kill."""
 
 import contextlib
 import json
@@ -58,8 +58,8 @@ def perform(job: Job, task: str, place: Place) -> Record | None:
 
     What goes wrong is recorded as the reason of a failure, so that a grid goes on.
     """
-    with _claimed(job.path(place.out).with_suffix(".lock")) as mine:
-        if not mine:
+    with _lock_file(job.path(place.out).with_suffix(".lock")) as acquired:
+        if not acquired:
             return None
         done = finished(job, place)
         if done is not None:
@@ -110,7 +110,7 @@ def _run(job: Job, table: DataSet, parts: Split, place: Place, folder: Path) -> 
         metrics=metrics,
         steps=result.steps,
         recoveries=result.recoveries,
-        seconds=result.seconds - curve.looking,
+        seconds=result.seconds - curve.overhead,
         history=curve.rows if experiment.curves else history,
     )
 
@@ -124,38 +124,38 @@ def _described(table: DataSet) -> dict[str, Any]:
 
 
 def history_row(report: Report, num_rows: int) -> HistoryRow:
-    """A report as records keep it, the bound in nats a row."""
+    """A report for a record, the bound in nats a row."""
     return {"step": report.step, "seconds": report.seconds, "bound": report.bound / num_rows}
 
 
 class Curve:
-    """A callback that adds `look()` to every report and takes its time off the clock."""
+    """A callback that adds `evaluate()` to every report, and does not count its time."""
 
-    def __init__(self, path: Path, num_rows: int, look: Callable[[], dict[str, float]]):
-        self.path, self.num_rows, self.look = path, num_rows, look
+    def __init__(self, path: Path, num_rows: int, evaluate: Callable[[], dict[str, float]]):
+        self.path, self.num_rows, self.evaluate = path, num_rows, evaluate
         self.rows: list[HistoryRow] = []
-        self.looking = 0.0
+        self.overhead = 0.0
 
     def __call__(self, event: Event) -> None:
         if event.kind == "start":
             self._continue(event.step, event.history)
         elif event.report is not None:
             row = history_row(event.report, self.num_rows)
-            row["seconds"] -= self.looking
+            row["seconds"] -= self.overhead
             start = time.monotonic()
-            row |= self.look()
+            row |= self.evaluate()
             self.rows.append(row)
             with open(self.path, "a") as file:
                 file.write(json.dumps(row) + "\n")
-            self.looking += time.monotonic() - start
+            self.overhead += time.monotonic() - start
 
     def _continue(self, step: int, history: tuple[Report, ...]) -> None:
-        """Keeps the rows up to the checkpoint; what was written after it comes again."""
-        kept = [row for row in _read_rows(self.path) if row["step"] <= step]
-        self.rows = kept
-        self.looking = history[-1].seconds - kept[-1]["seconds"] if history and kept else 0.0
+        """Keeps the rows up to the checkpoint; later ones will be written again."""
+        rows = [row for row in _read_rows(self.path) if row["step"] <= step]
+        self.rows = rows
+        self.overhead = history[-1].seconds - rows[-1]["seconds"] if history and rows else 0.0
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text("".join(json.dumps(row) + "\n" for row in kept))
+        self.path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _read_rows(path: Path) -> list[HistoryRow]:
@@ -172,8 +172,8 @@ def _read_rows(path: Path) -> list[HistoryRow]:
 
 
 @contextlib.contextmanager
-def _claimed(path: Path) -> Iterator[bool]:
-    """Whether this process alone holds `path`; a killed process lets go of it by itself."""
+def _lock_file(path: Path) -> Iterator[bool]:
+    """Whether this process has acquired the lock; that of a killed process is free."""
     # Not there on every system; imported where it is needed.
     import fcntl
 
@@ -182,11 +182,11 @@ def _claimed(path: Path) -> Iterator[bool]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Its last holder may have removed it between these two lines.
-            mine = os.fstat(file.fileno()).st_ino == path.stat().st_ino
+            acquired = os.fstat(file.fileno()).st_ino == path.stat().st_ino
         except (BlockingIOError, FileNotFoundError):
-            mine = False
+            acquired = False
         try:
-            yield mine
+            yield acquired
         finally:
-            if mine:
+            if acquired:
                 path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The paper's methods as models, and the closed-form optimum that they are drawn beside."""
+"""The paper's methods as models, and the closed-form optimum to compare them with."""
 
 from dataclasses import asdict, replace
 from time import monotonic

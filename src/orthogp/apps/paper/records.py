@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
 
-from orthogp.apps.machine import describe_machine
+from orthogp.apps import describe_machine
 from orthogp.errors import FileError
 from orthogp.execution.files import write_atomically
 

@@ -13,14 +13,14 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_compl
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-from orthogp.apps.machine import usable_cores
+from orthogp.apps import usable_cores
 from orthogp.apps.paper.datasets import available
 from orthogp.apps.paper.experiments import chosen_methods, find_experiment
 from orthogp.apps.paper.job import Place, finished, perform
 from orthogp.apps.paper.records import Job, Record, provenance, write_record
 from orthogp.errors import ConfigurationError
 
-Told = Callable[[Job, Record | None], None]
+ReportJob = Callable[[Job, Record | None], None]
 # A job and the task of its data set.
 Item = tuple[Job, str]
 
@@ -37,19 +37,19 @@ def grid(
     wanted = chosen_methods(experiment, methods)
     if splits < 1:
         raise ConfigurationError(f"splits is {splits}; expected at least one")
-    there = {task: available(data_dir, task) for task in experiment.methods}
-    known = [dataset for names in there.values() for dataset in names]
-    unknown = [dataset for dataset in datasets or () if dataset not in known]
-    if unknown or not known:
-        have = ", ".join(known) or "none"
+    sets_of_task = {task: available(data_dir, task) for task in experiment.methods}
+    all_sets = [dataset for names in sets_of_task.values() for dataset in names]
+    unknown = [dataset for dataset in datasets or () if dataset not in all_sets]
+    if unknown or not all_sets:
+        have = ", ".join(all_sets) or "none"
         missing = ", ".join(unknown) or "any data set"
         raise ConfigurationError(f"{data_dir} does not have {missing} for {name}; it has {have}")
     items = []
     for split in range(splits):
         for task, its_methods in experiment.methods.items():
-            chosen = experiment.choose(task, there[task])
+            chosen = experiment.choose(task, sets_of_task[task])
             if datasets is not None:
-                chosen = [d for d in datasets if d in there[task]]
+                chosen = [d for d in datasets if d in sets_of_task[task]]
             for dataset in chosen:
                 items += [
                     (Job(name, dataset, method, split), task)
@@ -59,34 +59,34 @@ def grid(
     return items
 
 
-def run_jobs(items: Iterable[Item], place: Place, workers: int, tell: Told) -> None:
-    """Runs what is not finished yet, `workers` jobs at a time, and tells of each when it ends."""
+def run_jobs(items: Iterable[Item], place: Place, workers: int, report: ReportJob) -> None:
+    """Runs what is not finished yet, `workers` jobs at a time, and reports each when it ends."""
     todo = []
     for job, task in items:
         record = finished(job, place)
         if record is None:
             todo.append((job, task))
         else:
-            tell(job, record)
+            report(job, record)
     if workers == 1:
         for job, task in todo:
-            tell(job, perform(job, task, place))
+            report(job, perform(job, task, place))
         return
     with shared_gpu(place.device), contextlib.ExitStack() as stack:
-        crew = Crew(place, workers, stack)
+        pool = WorkerPool(place, workers, stack)
         threads = stack.enter_context(ThreadPoolExecutor(workers))
-        waiting = {threads.submit(crew.perform, job, task): job for job, task in todo}
+        waiting = {threads.submit(pool.perform, job, task): job for job, task in todo}
         try:
             for future in as_completed(waiting):
-                tell(waiting[future], future.result())
+                report(waiting[future], future.result())
         except BaseException:
             # Jobs that have not begun; those that run leave a checkpoint when interrupted.
             threads.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-class Crew:
-    """One process a thread of the caller's, replaced when it dies."""
+class WorkerPool:
+    """One process for each thread of the caller, replaced when it dies."""
 
     def __init__(self, place: Place, workers: int, stack: contextlib.ExitStack):
         self.place, self.stack = place, stack
@@ -95,7 +95,7 @@ class Crew:
 
     def perform(self, job: Job, task: str) -> Record | None:
         if getattr(self.local, "process", None) is None:
-            self.local.process = self._hire()
+            self.local.process = self._start_process()
         try:
             return self.local.process.submit(_work, job, task, self.place).result()
         except BrokenProcessPool:
@@ -105,15 +105,15 @@ class Crew:
             write_record(record, self.place.out)
             return record
 
-    def _hire(self) -> ProcessPoolExecutor:
+    def _start_process(self) -> ProcessPoolExecutor:
         spawn = multiprocessing.get_context("spawn")
         process = ProcessPoolExecutor(1, spawn, _start_worker, (self.threads,))
         self.stack.callback(process.shutdown, wait=False, cancel_futures=True)
         return process
 
 
-# Whether this process, a worker, is at a job.
-_at_work = False
+# Whether this process is a worker that runs a job.
+_running_job = False
 
 
 def _start_worker(threads: int) -> None:
@@ -124,19 +124,19 @@ def _start_worker(threads: int) -> None:
 
 
 def _interrupted(number: int, frame: object) -> None:
-    """A job that is interrupted leaves a checkpoint; a worker without one has nothing to say."""
-    if _at_work:
+    """A job that is interrupted leaves a checkpoint; an idle worker ends silently."""
+    if _running_job:
         raise KeyboardInterrupt
     os._exit(130)
 
 
 def _work(job: Job, task: str, place: Place) -> Record | None:
-    global _at_work
-    _at_work = True
+    global _running_job
+    _running_job = True
     try:
         return perform(job, task, place)
     finally:
-        _at_work = False
+        _running_job = False
 
 
 @contextlib.contextmanager

@@ -185,14 +185,14 @@ def run_predict(request, team) -> int:
         else:
             predict_table(request, say)
     except KeyboardInterrupt:
-        kept = "what is finished is in {}" if request.to_folder else "{} was not written"
-        say(f"interrupted; {kept.format(request.out)}")
+        outcome = "what is finished is in {}" if request.to_folder else "{} was not written"
+        say(f"interrupted; {outcome.format(request.out)}")
         return INTERRUPTED
     return 0
 
 
 def say(text: str) -> None:
-    """A line as it is: names may hold what Rich or a terminal would obey."""
+    """Prints a line without markup or control characters, which names may contain."""
     plain = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
     Console(soft_wrap=True, highlight=False, markup=False, emoji=False).print(plain)
 

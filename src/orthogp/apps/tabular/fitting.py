@@ -41,7 +41,7 @@ def train(request: FitRequest, prepared: Prepared) -> tuple[TableModel, bool]:
     if prepared.classes is None:
         estimator = OrthogonalGPRegressor(**settings).fit(prepared.X, y)
     else:
-        # A rare class may be in the test rows alone: it is a class all the same.
+        # A rare class may occur in the test rows alone.
         estimator = OrthogonalGPClassifier(**settings)
         estimator.partial_fit(prepared.X, y, prepared.classes)
     model = TableModel(estimator, prepared.encoder, request.target, request.id_column)

@@ -1,7 +1,7 @@
 """A folder of Parquet files through a model: a file of predictions for each, under the same name.
 
-A file of predictions is whole or not there, and says in its own metadata what it was made of: what
-is finished is not done again, and what is another's is not touched.
+A file of predictions is complete or absent, and its metadata describe its input and settings:
+finished files are not written again, and files of other runs are not touched.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ from orthogp.apps.tabular.predicting import (
     predicted,
     quantile_levels,
     require_kinds,
-    say_extra,
+    say_unused_columns,
 )
 from orthogp.apps.tabular.preparing import require_known_columns, unseen_notes
 from orthogp.apps.tabular.reading import ParquetSource, listed, open_table, parquet_files, readable
@@ -52,7 +52,7 @@ def predict_folder(request: PredictRequest, say: Callable[[str], None], team: Te
     model, source = load_table_model(request), open_table(request.table)
     assert isinstance(source, ParquetSource)
     id_column = choose_id(model, source, request)
-    say_extra(model, source, id_column, say)
+    say_unused_columns(model, source, id_column, say)
     mark = {
         "model": hashlib.sha256(request.model.read_bytes()).hexdigest(),
         "id": id_column,
@@ -95,16 +95,18 @@ def _shares(
     """The files that each process is to do: those that are not finished."""
     for folder in {(request.out / name).parent for name in files}:
         remove_leftovers(folder, "*")
-    there = {str(path.relative_to(request.out)): path for path in parquet_files(request.out)}
-    for name, path in there.items():
+    written = {str(path.relative_to(request.out)): path for path in parquet_files(request.out)}
+    for name, path in written.items():
         expected = dict(mark)
         if name in files:
             expected["source"] = outline(files[name].path)
-        _require_own(path, expected)
-    left = [name for name in there if name not in files]
-    if left:
-        say(f"predictions without an input in {request.table}, left as they are: {listed(left)}")
-    pending = {name: file.path.stat().st_size for name, file in files.items() if name not in there}
+        _require_same_settings(path, expected)
+    orphans = [name for name in written if name not in files]
+    if orphans:
+        say(f"predictions without an input in {request.table}, left as they are: {listed(orphans)}")
+    pending = {
+        name: file.path.stat().st_size for name, file in files.items() if name not in written
+    }
     if len(pending) < len(files):
         say(f"{len(files) - len(pending)} of {len(files)} files are finished already")
     return balanced_shares(pending, processes)
@@ -121,7 +123,7 @@ def balanced_shares(sizes: Mapping[str, int], shares: int) -> list[list[str]]:
     return dealt
 
 
-def _require_own(path: Path, expected: Mapping[str, object]) -> None:
+def _require_same_settings(path: Path, expected: Mapping[str, object]) -> None:
     """Refuses a file of predictions that this prediction would not have written."""
     with readable(path):
         metadata = pyarrow.parquet.read_schema(path).metadata or {}
@@ -139,8 +141,8 @@ def _require_own(path: Path, expected: Mapping[str, object]) -> None:
 
 
 def outline(path: Path) -> str:
-    """What tells one Parquet file from another without reading it: its footer, which has the sizes,
-    counts and extremes of all its columns."""
+    """A digest of a Parquet file's footer, which has the sizes, counts and extremes of its columns:
+    it differs between files without reading them."""
     with readable(path), open(path, "rb") as file:
         file.seek(-FOOTER_END, 2)
         length = int.from_bytes(file.read(4), "little")

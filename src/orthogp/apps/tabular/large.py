@@ -35,10 +35,10 @@ class EncodedTable(Source):
     def read(self, number: int) -> RowBlock:
         table = self.survey.table(number)
         values, present = target_values(table.column(0), self.survey.name, self.survey.task)
-        kept = present.copy()
-        kept[self.left_out[number]] = False
-        rows = table.drop_columns([self.survey.name]).filter(pa.array(kept))
-        return RowBlock(self.encoder.encode(rows, Tally()), values[kept[present]])
+        selected = present.copy()
+        selected[self.left_out[number]] = False
+        rows = table.drop_columns([self.survey.name]).filter(pa.array(selected))
+        return RowBlock(self.encoder.encode(rows, Tally()), values[selected[present]])
 
     def place(self, number: int) -> str:
         return self.survey.place(number)

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from orthogp.apps.tabular.encoding import Matrix, finite_numbers, learn_medians, missing_refused
-from orthogp.apps.tabular.plan import LevelColumn, Plan
+from orthogp.apps.tabular.encoding import Matrix, finite_numbers, missing_refused
+from orthogp.apps.tabular.plan import LevelColumn, NumberColumn, Plan
 from orthogp.apps.tabular.reading import Column, as_numbers, as_texts, kind_of, listed
 from orthogp.errors import DataError
 
@@ -17,7 +17,7 @@ NAMES_ROWS = 0.5
 
 
 def require_usable(schema: Mapping[str, pa.DataType]) -> None:
-    """Refuses types that say nothing to a model as they are."""
+    """Refuses types that a model cannot use as they are."""
     kinds = {name: kind_of(kind) for name, kind in schema.items()}
     times = [name for name, kind in kinds.items() if kind == "time"]
     if times:
@@ -48,7 +48,7 @@ def _count_missing(column: Column) -> int:
 
 
 def learn(table: pa.Table, missing: str) -> tuple[Plan, list[str]]:
-    """The plan for every column of the training rows, and what is worth saying about it."""
+    """The plan for every column of the training rows, and notes on it for the user."""
     names = table.column_names
     kinds = {name: kind_of(table.schema.field(name).type) for name in names}
     found = {
@@ -57,9 +57,8 @@ def learn(table: pa.Table, missing: str) -> tuple[Plan, list[str]]:
     levels = {name: _levels(name, kinds[name], table.column(name)) for name in names
               if kinds[name] in ("text", "bool")}  # fmt: skip
     constant = [name for name in names if _is_constant(name, found, levels)]
-    kept = [name for name in found if name not in constant]
     plan = Plan(
-        learn_medians(tuple(kept), [found[name] for name in kept]),
+        tuple(_number(name, values) for name, values in found.items() if name not in constant),
         tuple(column for name, column in levels.items() if name not in constant),
         missing,
     )
@@ -68,13 +67,17 @@ def learn(table: pa.Table, missing: str) -> tuple[Plan, list[str]]:
     return plan, _notes(plan, constant, found, table)
 
 
+def _number(name: str, values: Matrix) -> NumberColumn:
+    return NumberColumn(name, float(np.nanmedian(values)), bool(np.isnan(values).any()))
+
+
 def _levels(name: str, kind: str, column: Column) -> LevelColumn:
     strings = as_texts(column)
     counts = strings.drop_null().value_counts().to_pylist()
     # By frequency, and where that is equal by name: the order of rows must not matter.
     ordered = [c["values"] for c in sorted(counts, key=lambda c: (-c["counts"], c["values"]))]
-    kept, pooled = sorted(ordered[:MOST_LEVELS]), sorted(ordered[MOST_LEVELS:])
-    return LevelColumn(name, kind, tuple(kept), tuple(pooled), strings.null_count > 0)
+    frequent, pooled = sorted(ordered[:MOST_LEVELS]), sorted(ordered[MOST_LEVELS:])
+    return LevelColumn(name, kind, tuple(frequent), tuple(pooled), strings.null_count > 0)
 
 
 def _is_constant(name: str, found: Mapping[str, Matrix], levels: Mapping[str, LevelColumn]) -> bool:
@@ -82,9 +85,11 @@ def _is_constant(name: str, found: Mapping[str, Matrix], levels: Mapping[str, Le
         return levels[name].codes < 2
     if name not in found:
         return True
-    known = found[name][~np.isnan(found[name])]
-    # A number that is there or not still tells something.
-    return len(known) == 0 or (len(known) == len(found[name]) and bool((known == known[0]).all()))
+    values = found[name][~np.isnan(found[name])]
+    # Whether the number is missing may still be informative.
+    return len(values) == 0 or (
+        len(values) == len(found[name]) and bool((values == values[0]).all())
+    )
 
 
 def _notes(

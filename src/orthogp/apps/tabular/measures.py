@@ -87,8 +87,8 @@ def _classification(
     places = {label: i for i, label in enumerate(estimator.classes_.tolist())}
     true = np.array([places[label] for label in y.tolist()])
     trained = np.array([places[label] for label in y_train.tolist()])
-    taken = probabilities.argmax(axis=1)
-    hits = taken == true
+    predicted = probabilities.argmax(axis=1)
+    hits = predicted == true
     commonest = np.bincount(trained, minlength=len(names)).argmax()
     figures = {
         "accuracy": float(hits.mean()),
@@ -101,12 +101,12 @@ def _classification(
             "class": name,
             "training": int((trained == i).sum()),
             "test": int((true == i).sum()),
-            "predicted": int((taken == i).sum()),
+            "predicted": int((predicted == i).sum()),
             "right": int((hits & (true == i)).sum()),
         }
         for i, name in enumerate(names)
     )
-    pairs = Counter(zip(true[~hits].tolist(), taken[~hits].tolist(), strict=True))
+    pairs = Counter(zip(true[~hits].tolist(), predicted[~hits].tolist(), strict=True))
     confusions = tuple(
         {"class": names[one], "taken_for": names[other], "rows": count}
         for (one, other), count in pairs.most_common(MOST_CONFUSIONS)
@@ -116,7 +116,7 @@ def _classification(
 
 
 def _reliability(confidence: NDArray[Any], hits: NDArray[Any]) -> tuple[Row, ...]:
-    """How often the most probable class is right, by how probable it is said to be."""
+    """How often the most probable class is right, by its predicted probability."""
     bins = np.minimum((confidence * GROUPS).astype(int), GROUPS - 1)
     return tuple(
         {

@@ -111,8 +111,8 @@ def _parameter(setting: Setting) -> inspect.Parameter:
 
 def as_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     """What the program read, as the constructor takes it: `none` is None, a number is one."""
-    known = {setting.name: setting for setting in settings()}
-    return {name: _value(known[name], value) for name, value in given.items()}
+    by_name = {setting.name: setting for setting in settings()}
+    return {name: _value(by_name[name], value) for name, value in given.items()}
 
 
 def _value(setting: Setting, value: Any) -> Any:

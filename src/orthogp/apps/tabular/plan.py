@@ -1,4 +1,4 @@
-"""How a table becomes a matrix, as plain data: what a model file holds of it."""
+"""How a table becomes a matrix, as plain data for a model file."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ POLICIES = ("impute", "refuse")
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """A missing value is the median; `indicator` is whether a column of its own tells of it."""
+    """A missing value becomes the median; with `indicator` another column is 1 where it was."""
 
     name: str
     median: float
@@ -63,7 +63,7 @@ class Plan:
 
     @staticmethod
     def from_json(value: Any) -> "Plan":
-        """The reverse of `as_json`, for what may come from anywhere; a wrong one is a FileError."""
+        """The reverse of `as_json`, for untrusted input; a wrong one is a FileError."""
         try:
             plan = Plan(
                 tuple(_number_column(column) for column in value["numbers"]),
@@ -92,8 +92,8 @@ def _level_column(value: Mapping[str, Any]) -> LevelColumn:
         tuple(map(_text, _list(value["pooled"]))),
         _truth(value["missing"]),
     )
-    every = (*column.levels, *column.pooled)
-    if len(set(every)) != len(every) or column.codes == 0:
+    all_levels = (*column.levels, *column.pooled)
+    if len(set(all_levels)) != len(all_levels) or column.codes == 0:
         raise ValueError("levels are not distinct")
     return column
 

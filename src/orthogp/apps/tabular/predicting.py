@@ -65,11 +65,11 @@ def predict_table(request: PredictRequest, say: Callable[[str], None]) -> int:
     source = open_table(request.table)
     id_column = choose_id(model, source, request)
     require_kinds(model, source)
-    say_extra(model, source, id_column, say)
+    say_unused_columns(model, source, id_column, say)
     tally, count = Tally(), 0
     batches = predicted(model, source, request, id_column, tally)
     batches = map(harmless, batches) if request.safe_csv else batches
-    # The first tells the schema.
+    # The first batch has the schema.
     first = next(batches, None)
     if first is None:
         raise DataError(f"{request.table} has no rows")
@@ -109,8 +109,8 @@ def predicted(
         found = model.predictions(model.encoder.encode(batch, tally), levels)
         if id_column in found:
             raise DataError(f"the id {id_column!r} is also a column of predictions; rename it")
-        kept = {} if id_column is None else {id_column: text_as_strings(batch.column(id_column))}
-        yield pa.RecordBatch.from_pydict(kept | found)
+        ids = {} if id_column is None else {id_column: text_as_strings(batch.column(id_column))}
+        yield pa.RecordBatch.from_pydict(ids | found)
 
 
 def empty_predictions(
@@ -122,10 +122,10 @@ def empty_predictions(
         names = [f"p_{name}" for name in class_names(model.estimator.classes_)]
         label = {"label": as_column(model.estimator.classes_)[:0]}
     found = label | {name: pa.array([], pa.float64()) for name in names}
-    kept = {}
+    ids = {}
     if id_column is not None:
-        kept = {id_column: text_as_strings(pa.array([], source.types[id_column]))}
-    return pa.RecordBatch.from_pydict(kept | found)
+        ids = {id_column: text_as_strings(pa.array([], source.types[id_column]))}
+    return pa.RecordBatch.from_pydict(ids | found)
 
 
 def quantile_levels(request: PredictRequest) -> tuple[float, ...]:
@@ -161,7 +161,7 @@ def require_kinds(model: TableModel, source: TableSource) -> None:
         raise DataError(f"{source.path} has columns of another type than training: {named}")
 
 
-def say_extra(
+def say_unused_columns(
     model: TableModel, source: TableSource, id_column: str | None, say: Callable[[str], None]
 ) -> None:
     used = (*model.plan.kinds, id_column)

@@ -1,4 +1,4 @@
-"""From a table on a disk to matrices for training and test; every refusal comes here."""
+"""From a table on disk to checked matrices for training and test."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ class Prepared:
 
 
 def prepare(request: FitRequest, say: Callable[[str], None]) -> Prepared:
-    """Reads, judges and splits the table; what is said is what was done to it."""
+    """Reads, checks and splits the table, and says what was done to it."""
     source = open_table(request.table)
     inputs = input_columns(source, request)
     if isinstance(source, ParquetSource) and source.stored_bytes() > WHOLE_BYTES:
@@ -85,13 +85,14 @@ def prepare(request: FitRequest, say: Callable[[str], None]) -> Prepared:
     dropped = table.num_rows - int(target.present.sum())
     if dropped:
         notes.append(f"{dropped} of {table.num_rows} rows dropped: their target is missing")
-    kept = table.select(inputs).filter(pa.array(target.present))
-    train, test = draw_test_rows(kept.num_rows, request)
+    labelled = table.select(inputs).filter(pa.array(target.present))
+    train, test = draw_test_rows(labelled.num_rows, request)
     if request.missing == "refuse":
-        require_complete(kept)
-    plan, found = learn(kept.take(pa.array(train)), request.missing)
+        require_complete(labelled)
+    plan, found = learn(labelled.take(pa.array(train)), request.missing)
     encoder, tally = Encoder(plan), Tally()
-    X, X_test = encoder.encode(kept.take(train), Tally()), encoder.encode(kept.take(test), tally)
+    X = encoder.encode(labelled.take(train), Tally())
+    X_test = encoder.encode(labelled.take(test), tally)
     notes += [*found, *(f"in the test rows, {note}" for note in unseen_notes(tally))]
     for note in notes:
         say(note)
@@ -130,13 +131,13 @@ def prepare_large(
     if num_present < total:
         notes.append(f"{total - num_present} of {total} rows dropped: their target is missing")
     rows = survey.rows[target.present]
-    kept = survey.sample.select(inputs).filter(pa.array(target.present))
+    labelled = survey.sample.select(inputs).filter(pa.array(target.present))
     rest, test = draw_test_rows(len(rows), request, MOST_TEST_ROWS)
     if request.missing == "refuse":
-        require_complete(kept)
-    plan, found = learn(kept.take(pa.array(rest)), request.missing)
+        require_complete(labelled)
+    plan, found = learn(labelled.take(pa.array(rest)), request.missing)
     encoder, tally = Encoder(plan), Tally()
-    X_test = encoder.encode(kept.take(test), tally)
+    X_test = encoder.encode(labelled.take(test), tally)
     notes += [*found, *(f"in the test rows, {note}" for note in unseen_notes(tally))]
     for note in notes:
         say(note)
@@ -161,14 +162,14 @@ def prepare_large(
 
 def input_columns(source: TableSource, request: FitRequest) -> list[str]:
     """All columns but the target, the id and those to drop."""
-    asked = [request.target, *request.drop]
-    asked += [] if request.id_column is None else [request.id_column]
-    require_known_columns(source, asked)
+    not_inputs = [request.target, *request.drop]
+    not_inputs += [] if request.id_column is None else [request.id_column]
+    require_known_columns(source, not_inputs)
     if request.target in (request.id_column, *request.drop):
         raise ConfigurationError(f"{request.target!r} is the target: it can be no id and not drop")
-    found = [name for name in source.names if name not in asked]
+    found = [name for name in source.names if name not in not_inputs]
     if not found:
-        raise DataError(f"{source.path} has no columns beside {listed(asked)} to learn from")
+        raise DataError(f"{source.path} has no columns beside {listed(not_inputs)} to learn from")
     return found
 
 

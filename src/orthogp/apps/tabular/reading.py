@@ -28,7 +28,7 @@ from orthogp.sources.parquet import (
 
 SEPARATORS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
 FORMATS = f"{', '.join((*SEPARATORS, *PARQUET))}"
-# A sentence with more of them is no sentence.
+# Names in a message, at most.
 MOST_NAMES = 12
 COLUMN_NUMBER = re.compile(r"CSV column #(\d+)")
 
@@ -36,7 +36,7 @@ COLUMN_NUMBER = re.compile(r"CSV column #(\d+)")
 Kind = Literal["number", "text", "bool", "time", "empty", "other"]
 Column: TypeAlias = pa.Array | pa.ChunkedArray
 
-# What a CSV file is to be read as where the kind is known.
+# The types as which columns of a CSV file are read, by kind.
 ARROW_TYPES: dict[str, pa.DataType] = {
     "number": pa.float64(),
     "text": pa.string(),
@@ -65,7 +65,7 @@ class TableSource(ABC):
 
 
 def open_table(path: Path) -> TableSource:
-    """The table at a path; its name says what it is, and a folder is one of Parquet files."""
+    """The table at a path, by its suffix; a folder is one of Parquet files."""
     if not path.exists():
         raise FileError(f"{path} does not exist")
     name = path.name.lower()
@@ -79,9 +79,9 @@ def open_table(path: Path) -> TableSource:
             f"{path} has no name of a table; expected one that ends in {FORMATS}, or a folder of "
             "Parquet files"
         )
-    twice = sorted({name for name in source.names if source.names.count(name) > 1})
-    if twice:
-        raise DataError(f"{path} has several columns called {listed(twice)}; rename them")
+    duplicates = sorted({name for name in source.names if source.names.count(name) > 1})
+    if duplicates:
+        raise DataError(f"{path} has several columns called {listed(duplicates)}; rename them")
     return source
 
 
@@ -110,8 +110,8 @@ class CsvSource(TableSource):
         return found if columns else found.select([])
 
     def batches(self, kinds: Mapping[str, str], rows: int) -> Iterator[pa.RecordBatch]:
-        known = {name: ARROW_TYPES[kind] for name, kind in kinds.items()}
-        convert = pyarrow.csv.ConvertOptions(include_columns=list(kinds), column_types=known)
+        arrow = {name: ARROW_TYPES[kind] for name, kind in kinds.items()}
+        convert = pyarrow.csv.ConvertOptions(include_columns=list(kinds), column_types=arrow)
         with readable(self.path, self.names):
             options = {"parse_options": self._parse(), "convert_options": convert}
             with pyarrow.csv.open_csv(self.path, **options) as reader:

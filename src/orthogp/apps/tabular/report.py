@@ -116,7 +116,7 @@ def print_rows(title: str, rows: Sequence[Row], console: Console) -> None:
 
 
 def printable(value: str | int | float) -> str:
-    """Text from a table may hold anything, and a terminal obeys what it is sent."""
+    """Text without control characters, which a terminal would execute."""
     if isinstance(value, str):
         return value if value.isprintable() else repr(value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

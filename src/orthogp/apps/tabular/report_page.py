@@ -118,7 +118,7 @@ def _table(rows: Sequence[Row], caption: str = "") -> Table:
 
 
 def _cell(value: Content) -> Content:
-    """Four digits are what a few hundred rows can tell."""
+    """Four digits: a few hundred rows determine no more."""
     if isinstance(value, float) and math.isfinite(value):
         return Cell(number(value, 4), value)
     return value

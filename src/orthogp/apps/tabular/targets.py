@@ -52,8 +52,8 @@ def target_values(column: Column, name: str, task: str) -> tuple[NDArray[Any], N
     """The values that are not missing, and which those are; classes are no fractions."""
     kind = kind_of(column.type)
     values, present = _numbers(column, name) if kind == "number" else _labels(column, kind)
-    whole = task == "classification" and kind == "number"
-    return (values.astype(np.int64) if whole else values), present
+    as_integers = task == "classification" and kind == "number"
+    return (values.astype(np.int64) if as_integers else values), present
 
 
 def _numbers(column: Column, name: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:

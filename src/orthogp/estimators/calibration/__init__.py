@@ -15,18 +15,23 @@ measures it best; the bound and the posterior stay as they are.
   held-out density.
 """
 
-from orthogp.estimators.calibration.calibration import Calibration, calibrate
-from orthogp.estimators.calibration.densities import (
+from orthogp.estimators.calibration.calibration import (
+    Calibration,
+    QuantileMap,
+    calibrate,
+    fit_quantile_map,
+)
+from orthogp.estimators.calibration.scales import (
+    SMALLEST_SAMPLE,
+    LatentScales,
     Tails,
     VarianceScales,
+    fit_latent_scales,
     fit_tails,
     fit_variance_scales,
     is_tail,
     student_log_density,
 )
-from orthogp.estimators.calibration.latents import LatentScales, fit_latent_scales
-from orthogp.estimators.calibration.quantile_map import QuantileMap, fit_quantile_map
-from orthogp.estimators.calibration.search import SMALLEST_SAMPLE
 
 __all__ = [
     "SMALLEST_SAMPLE",

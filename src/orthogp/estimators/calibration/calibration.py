@@ -1,25 +1,63 @@
-"""What held-out rows changed, and how predictions are made with it."""
+"""The calibration of a regressor: its variances, densities and quantiles."""
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
-from jaxtyping import Float, Real
+from jaxtyping import Float
 from torch import Tensor
 from torch.special import ndtr, ndtri
 
-from orthogp.estimators.calibration.densities import (
+from orthogp.estimators.calibration.scales import (
+    SMALLEST_SAMPLE,
     fit_tails,
     fit_variance_scales,
     gaussian_log_density,
     student_log_density,
 )
-from orthogp.estimators.calibration.quantile_map import QuantileMap, fit_quantile_map
-from orthogp.estimators.calibration.search import SMALLEST_SAMPLE
 from orthogp.likelihoods import Gaussian, RegressionLikelihood
-from orthogp.likelihoods.targets import latents_first
+from orthogp.likelihoods.targets import Latents, PerRow, RowTargets, latents_first
 
+LEVELS = 200
 # A cdf rounds to 0 or 1 beyond eight standard deviations.
 NEAREST_LEVEL = 1e-15
+
+
+@dataclass(frozen=True)
+class QuantileMap:
+    """Q_z of every output: linear between knots `(scores, values)`, of slope one beyond them.
+
+    `scores` are Φ⁻¹ of the knots' levels, so the identity is the single knot (0, 0).
+    """
+
+    scores: Float[Tensor, " k"]
+    values: Float[Tensor, "c k"]
+
+    @staticmethod
+    def identity(num_outputs: int) -> "QuantileMap":
+        zero = torch.zeros(num_outputs, 1, dtype=torch.float64)
+        return QuantileMap(zero[0], zero)
+
+    def __call__(self, levels: Float[Tensor, " q"]) -> Float[Tensor, "q c"]:
+        """The normal score to take in place of Φ⁻¹(level)."""
+        score = ndtri(levels.double().cpu())
+        clamped = score.clamp(self.scores[0], self.scores[-1])
+        adjusted = [np.interp(clamped, self.scores, values) for values in self.values]
+        return torch.from_numpy(np.stack(adjusted, axis=1)) + (score - clamped).unsqueeze(-1)
+
+
+def fit_quantile_map(scores: Latents) -> QuantileMap:
+    """The map of held-out normal scores; the identity for a small sample."""
+    count = scores.shape[1]
+    if count < SMALLEST_SAMPLE:
+        return QuantileMap.identity(scores.shape[0])
+    ordered = scores.double().cpu().sort(dim=1).values
+    levels = torch.arange(1, LEVELS, dtype=torch.float64) / LEVELS
+    # The i-th smallest of n stands for level i / (n + 1): a future row lies below it that often.
+    positions = (count + 1) * levels
+    attained = (positions >= 1) & (positions <= count)
+    values = [np.interp(positions[attained], np.arange(1, count + 1), row) for row in ordered]
+    return QuantileMap(ndtri(levels[attained]), torch.from_numpy(np.stack(values)))
 
 
 @dataclass(frozen=True)
@@ -44,9 +82,7 @@ class Calibration:
         """κ_s of every output."""
         return self.scales[:, :1].to(like)
 
-    def variance(
-        self, likelihood: RegressionLikelihood, variance: Float[Tensor, "c n"]
-    ) -> Float[Tensor, "c n"]:
+    def variance(self, likelihood: RegressionLikelihood, variance: Latents) -> Latents:
         """The latent variance that gives the likelihood the calibrated predictive."""
         if not isinstance(likelihood, Gaussian):
             return variance
@@ -55,12 +91,8 @@ class Calibration:
         return self.latent_scale(variance) * variance + (self.scales[:, 1:].to(noise) - 1) * noise
 
     def log_density(
-        self,
-        likelihood: RegressionLikelihood,
-        y: Real[Tensor, "n *outputs"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-    ) -> Float[Tensor, " n"]:
+        self, likelihood: RegressionLikelihood, y: RowTargets, mean: Latents, variance: Latents
+    ) -> PerRow:
         """log p(y) of every row, its outputs together."""
         if not isinstance(likelihood, Gaussian):
             return likelihood.log_density(y, mean, variance)
@@ -74,12 +106,12 @@ class Calibration:
         self,
         likelihood: RegressionLikelihood,
         levels: Float[Tensor, " q"],
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
+        mean: Latents,
+        variance: Latents,
     ) -> Float[Tensor, "q c n"]:
         """F⁻¹(Φ(Q_z(p))) for every level p."""
-        moved = ndtr(self.quantile_map(levels)).to(mean)
-        return likelihood.quantiles(moved, mean, self.variance(likelihood, variance))
+        adjusted = ndtr(self.quantile_map(levels)).to(mean)
+        return likelihood.quantiles(adjusted, mean, self.variance(likelihood, variance))
 
     def sample(
         self,
@@ -87,17 +119,14 @@ class Calibration:
         f: Float[Tensor, "s c n"],
         generator: torch.Generator,
     ) -> Float[Tensor, "s c n"]:
-        """One y for each draw of the latents; κ_s is the business of who draws those."""
+        """One y for each draw of the latents, whose variance has κ_s already."""
         y = likelihood.sample(f, generator)
         return f + self.scales[:, 1:].sqrt().to(f) * (y - f) if likelihood.gaussian else y
 
 
 @torch.no_grad()
 def calibrate(
-    likelihood: RegressionLikelihood,
-    y: Real[Tensor, "n *outputs"],
-    mean: Float[Tensor, "c n"],
-    variance: Float[Tensor, "c n"],
+    likelihood: RegressionLikelihood, y: RowTargets, mean: Latents, variance: Latents
 ) -> Calibration:
     """Calibrates the predictions at held-out rows; the identity for counts and for few rows."""
     count = mean.shape[0]

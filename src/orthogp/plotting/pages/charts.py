@@ -13,8 +13,8 @@ WIDTH, HEIGHT = 440, 290
 # A line of so few points shows each of them.
 FEW_POINTS = 12
 
-# Matplotlib knows nothing of a style sheet's variables: it draws with what stands on the left, and
-# what stands on the right takes its place, so that a chart is dark or light as its page is.
+# Matplotlib cannot draw in the variables of a style sheet: it draws with the values on the left,
+# which are then replaced by those on the right, so that a chart is as dark or light as its page.
 FONT, INK, QUIET, FAINT, SHADE = "DejaVu Sans", "#010101", "#020202", "#030303", "#040404"
 REPLACED = {
     f"'{FONT}'": "system-ui",
@@ -47,7 +47,7 @@ STYLE: dict[str, Any] = {
     "lines.linewidth": 1.75,
     "lines.markersize": 5.5,
 }
-# What Matplotlib would say of the file: a chart is part of another.
+# No metadata: a chart is part of another file.
 METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
 
 Point = tuple[float, float]
@@ -153,7 +153,7 @@ def _y_range(chart: Chart, lines: Sequence[Line], levels: Sequence[Level]) -> Po
 
 
 def _part_of_page(svg: str) -> Markup:
-    """The inside of an SVG file, with nothing that would reach the rest of the page."""
+    """The inside of an SVG file, without styles and ids that would affect the rest of the page."""
     svg = svg[svg.index(">", svg.index("<svg")) + 1 : svg.rindex("</svg>")]
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'<g id="(series|level) ([^"]*)"', r'<g class="\1" style="--colour:\2"', svg)

@@ -1,4 +1,4 @@
-"""A page: what it says, top to bottom, then one file with its style and its script inside."""
+"""A page, built from top to bottom, as one HTML file with its style and script inside."""
 
 import base64
 import hashlib
@@ -64,7 +64,7 @@ class Page:
         self._parts.append(element("div", *drawn, class_="charts"))
 
     def picture(self, content: bytes, alternative: str, caption: str = "") -> None:
-        """A PNG or SVG file's bytes, and what it says for who cannot see it."""
+        """The bytes of a PNG or SVG file, and a text alternative."""
         if content.startswith(PNG):
             kind = "image/png"
         elif b"<svg" in content[:4096]:
@@ -138,7 +138,7 @@ class Page:
 
 
 def _policy(script: str) -> str:
-    """Nothing is fetched, and no script runs but the page's own: not even one in a name."""
+    """Allows no request, and no script but the page's own."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     fetched = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
     return f"{fetched}; script-src 'sha256-{digest}'"

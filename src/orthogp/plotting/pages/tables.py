@@ -1,4 +1,4 @@
-"""Tables that sort: a cell says what it shows, what it sorts by, and what it tells on request."""
+"""Sortable tables: a cell has a text, a value to sort by, and a hint."""
 
 import math
 import re
@@ -33,7 +33,7 @@ class Cell:
 
 
 MISSING = Cell("–", tone="missing")
-# A text of more characters is given room to wrap in: some lines of so many at most.
+# A text of more characters wraps: into about LINES lines, of at most LINE characters.
 LONG, LINES, LINE = 60, 3.2, 44
 # Narrow and not breaking: 20 000 stays on one line.
 THOUSANDS = "\u202f"
@@ -59,7 +59,7 @@ class Table:
 
 
 def number(value: float, digits: int = 6) -> str:
-    """At most so many significant digits, a true minus, thousands apart."""
+    """At most so many significant digits, with a minus sign and thousands separators."""
     if not math.isfinite(value):
         return "–"
     if value and not 1e-4 <= abs(value) < 1e9:
@@ -93,7 +93,7 @@ def table_markup(table: Table) -> Markup:
         for name, is_number in columns
     ]
     body = [_row(row, numeric) for row in rows]
-    # The caption stands outside what scrolls: on a phone it would scroll away with the columns.
+    # The caption is outside of the part that scrolls, which a phone scrolls with its columns.
     caption = element("figcaption", table.caption) if table.caption else ""
     grid = element(
         "table",

@@ -5,16 +5,16 @@ from dataclasses import dataclass, replace
 from .contract import Setup
 
 PEERS = ("gpytorch", "gpjax", "gpflow")
-OURS = "orthogp_orthogonal"
-# The paper sets 300 + 700 points beside 400 coupled ones, as equal in cost.
+OURS, OUR_MODEL = "orthogp_orthogonal", "ours:OrthogpModel"
+# The paper compares 300 + 700 points with 400 coupled ones, as equal in cost.
 EQUAL_COST = 100
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file of this folder, the setup it is built with, and the library that it times."""
+    """`file:class` of a model in this folder, its setup, and the library that it times."""
 
-    module: str
+    model: str
     setup: Setup
     library: str
 
@@ -24,13 +24,13 @@ def lineup(setup: Setup, peers: tuple[str, ...]) -> dict[str, Entry]:
     svgp = replace(setup, n_residual=0)
     wider = replace(svgp, n_inducing=setup.n_inducing + EQUAL_COST)
     entries = {
-        OURS: Entry("ours", setup, "orthogp"),
-        "orthogp_coupled": Entry("ours", svgp, "orthogp"),
-        f"orthogp_coupled_{wider.n_inducing}": Entry("ours", wider, "orthogp"),
-        "gpytorch_orthogonal": Entry("gpytorch_models", setup, "gpytorch"),
-        "gpytorch_svgp": Entry("gpytorch_models", svgp, "gpytorch"),
-        "gpjax_svgp": Entry("gpjax_svgp", svgp, "gpjax"),
-        "gpflow_svgp": Entry("gpflow_svgp", svgp, "gpflow"),
+        OURS: Entry(OUR_MODEL, setup, "orthogp"),
+        "orthogp_coupled": Entry(OUR_MODEL, svgp, "orthogp"),
+        f"orthogp_coupled_{wider.n_inducing}": Entry(OUR_MODEL, wider, "orthogp"),
+        "gpytorch_orthogonal": Entry("gpytorch_models:GPyTorchModel", setup, "gpytorch"),
+        "gpytorch_svgp": Entry("gpytorch_models:GPyTorchModel", svgp, "gpytorch"),
+        "gpjax_svgp": Entry("gpjax_svgp:GPJaxSVGP", svgp, "gpjax"),
+        "gpflow_svgp": Entry("gpflow_svgp:GPflowSVGP", svgp, "gpflow"),
     }
     wanted = ("orthogp", *peers)
     return {name: entry for name, entry in entries.items() if entry.library in wanted}

@@ -59,7 +59,7 @@ def make_data(setup: Setup) -> Data:
 
 
 class Contestant(Protocol):
-    """A library's model in its idiomatic fast form, named `Model` in its file."""
+    """A library's model in its idiomatic fast form."""
 
     versions: dict[str, str]
     # Rows of one call of `predict`; None to have the fastest found.
@@ -68,7 +68,7 @@ class Contestant(Protocol):
     def __init__(self, setup: Setup, data: Data) -> None: ...
 
     def train(self, steps: int) -> float:
-        """Runs so many full steps to their end; an estimate of the bound, per row of the data."""
+        """Runs full steps to their end; returns an estimate of the bound per row of the data."""
         ...
 
     def predict(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:

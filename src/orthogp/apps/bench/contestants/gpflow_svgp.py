@@ -11,7 +11,7 @@ import tf_keras
 from .contract import Data, Setup
 
 
-class Model:
+class GPflowSVGP:
     chunk_rows = None
 
     def __init__(self, setup: Setup, data: Data):

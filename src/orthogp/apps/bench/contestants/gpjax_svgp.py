@@ -27,7 +27,7 @@ def loss(q: Any, batch: Any) -> Any:
     return -gpjax.objectives.elbo(q, batch)
 
 
-class Model:
+class GPJaxSVGP:
     chunk_rows = None
 
     def __init__(self, setup: Setup, data: Data):

@@ -45,7 +45,7 @@ class Posterior(gpytorch.models.ApproximateGP):
         return gpytorch.distributions.MultivariateNormal(mean, covariance)  # pyright: ignore
 
 
-class Model:
+class GPyTorchModel:
     chunk_rows = None
 
     def __init__(self, setup: Setup, data: Data):
@@ -63,9 +63,11 @@ class Model:
         likelihood.initialize(noise=setup.noise)
         self.bound = gpytorch.mlls.VariationalELBO(likelihood, self.model, setup.rows)
         natural = [] if setup.n_residual else list(self.model.variational_parameters())
-        held = {id(p) for p in natural}
+        excluded = {id(p) for p in natural}
         rest = [
-            p for p in chain(self.model.parameters(), likelihood.parameters()) if id(p) not in held
+            p
+            for p in chain(self.model.parameters(), likelihood.parameters())
+            if id(p) not in excluded
         ]
         adam = torch.optim.Adam(rest, lr=setup.learning_rate, fused=True)
         self.optimizers: list[torch.optim.Optimizer] = [adam]

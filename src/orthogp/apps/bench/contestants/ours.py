@@ -12,7 +12,7 @@ from orthogp.training.run import Run
 from .contract import Data, Setup
 
 
-class Model:
+class OrthogpModel:
     def __init__(self, setup: Setup, data: Data):
         self.versions = {"orthogp": orthogp.__version__, "torch": torch.__version__}
         kernel = default_kernel(setup.dims, setup.ard)

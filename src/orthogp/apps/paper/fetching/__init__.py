@@ -48,22 +48,22 @@ def fetch(
     sources: tuple[DataSource, ...] = SOURCES,
     timeout: float = 60.0,
 ) -> list[FetchResult]:
-    """DIR/TASK/NAME.npz of every name, with NAME.json beside it; those that are there are kept.
+    """DIR/TASK/NAME.npz of every name, with a description in NAME.json; existing ones stay.
 
     The sources of a name are tried in order. One that fails does not stop the others. `timeout`
     is in seconds, of silence.
     """
-    known: dict[str, list[DataSource]] = {}
+    by_name: dict[str, list[DataSource]] = {}
     for source in sources:
-        known.setdefault(source.name, []).append(source)
+        by_name.setdefault(source.name, []).append(source)
     wanted = list(dict.fromkeys(names))
-    unknown = [name for name in wanted if name not in known]
+    unknown = [name for name in wanted if name not in by_name]
     if unknown:
         raise ConfigurationError(
-            f"no source is known for {', '.join(unknown)}; expected some of {', '.join(known)}"
+            f"no source is known for {', '.join(unknown)}; expected some of {', '.join(by_name)}"
         )
     downloads = _Downloads(timeout)
-    return [_fetch_one(known[name], data_dir, say, downloads) for name in wanted]
+    return [_fetch_one(by_name[name], data_dir, say, downloads) for name in wanted]
 
 
 class _Downloads:
@@ -155,7 +155,7 @@ def _reason(source: DataSource, error: Exception) -> str:
 
 
 def differences_from_paper(table: DataSet) -> tuple[str, ...]:
-    """What the paper counts otherwise, as sentences; nothing for a set it does not have."""
+    """Counts that differ from the paper's, as sentences; none for a set it does not have."""
     size = published.sizes(table.task).get(table.name)
     if size is None:
         return ()

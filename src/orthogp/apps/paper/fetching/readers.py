@@ -124,8 +124,8 @@ def fields(stream: Stream, delimiter: str = ",") -> Rows:
     """The fields of every line, as text; empty lines and those that begin with | are left out."""
     with io.TextIOWrapper(stream, "utf-8") as text:
         lines = (line.strip() for line in text)
-        kept = (line for line in lines if line and not line.startswith("|"))
-        rows = [[field.strip() for field in line.split(delimiter)] for line in kept]
+        content = (line for line in lines if line and not line.startswith("|"))
+        rows = [[field.strip() for field in line.split(delimiter)] for line in content]
     lengths = {len(row) for row in rows}
     if len(lengths) > 1:
         raise DataError(f"the lines have {min(lengths)} to {max(lengths)} fields; expected as many")
@@ -136,8 +136,8 @@ def coded(rows: Rows, orders: Sequence[Mapping[str, int]] = ()) -> Array:
     """Numbers as they are, categories as integers: by their alphabet, or by the column's order."""
     columns = [list(column) for column in zip(*rows, strict=True)]
     if orders:
-        known = zip(columns, orders, strict=True)
-        return np.array([[order[value] for value in column] for column, order in known], float).T
+        pairs = zip(columns, orders, strict=True)
+        return np.array([[order[value] for value in column] for column, order in pairs], float).T
     return np.array([_coded_column(column) for column in columns]).T
 
 

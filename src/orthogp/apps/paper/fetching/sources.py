@@ -1,4 +1,4 @@
-"""Where the paper's data sets are to be had.
+"""Where the paper's data sets can be downloaded.
 
 First the two collections that the paper read, which hold its own rows and columns; then, where
 that preparation is known well enough to repeat it, the original.

@@ -54,8 +54,8 @@ def draw_figures(
     elif experiment in CURVES:
         figure = _draw_panels(_panels(records, experiment), log_x=experiment == "illustration")
     else:
-        known = ", ".join((*CURVES, *METRICS))
-        raise ConfigurationError(f"there are figures of {known} only, none of {experiment!r}")
+        experiments = ", ".join((*CURVES, *METRICS))
+        raise ConfigurationError(f"there are figures of {experiments} only, none of {experiment!r}")
     return [] if figure is None else _write(figure, out, experiment)
 
 
@@ -138,7 +138,7 @@ def _points(record: Record, x: str, y: str) -> list[tuple[float, float]]:
 def sensible_limits(curves: Sequence[Sequence[float]]) -> tuple[float, float] | None:
     """Where the bulk of the curves and all their ends are; None where that is all there is.
 
-    The first reports of a run can lie so far off that nothing else is to be told apart.
+    The first reports of a run can be so far off that the rest would be a flat line.
     """
     import numpy as np
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Inches a method takes of a data set's strip.
 LANE = 0.1
-# A method is drawn at the edge where its going leaves the others this many times the room.
+# A method is drawn at the edge where the others then have this many times the room.
 SQUASHED = 2.5
 MOST_CLIPPED = 2
 
@@ -29,8 +29,8 @@ class Strip:
 
     def points(self) -> dict[str, list[float]]:
         both = {m: [c.value, c.original] for m, c in self.cells.items()}
-        kept = {m: [v for v in values if v is not None] for m, values in both.items()}
-        return {m: values for m, values in kept.items() if values}
+        present = {m: [v for v in values if v is not None] for m, values in both.items()}
+        return {m: values for m, values in present.items() if values}
 
 
 def draw_dots(grid: Grid) -> "Figure | None":
@@ -63,23 +63,23 @@ def draw_dots(grid: Grid) -> "Figure | None":
 
 
 def _strip(grid: Grid, dataset: str, methods: tuple[str, ...], metric: Metric) -> Strip:
-    look = grid.cell if dataset in NOT_COMPARABLE else grid.beside_original
-    return Strip({method: look(dataset, method, metric.key) for method in methods})
+    get_cell = grid.cell if dataset in NOT_COMPARABLE else grid.with_paper_value
+    return Strip({method: get_cell(dataset, method, metric.key) for method in methods})
 
 
 def clipped_range(points: dict[str, list[float]]) -> tuple[float, float]:
     """The least and greatest of the points, without up to two methods that squash the others."""
-    kept = dict(points)
+    remaining = dict(points)
     for _ in range(MOST_CLIPPED):
-        if len(kept) < 4:
+        if len(remaining) < 4:
             break
-        middle = median(v for values in kept.values() for v in values)
-        farthest = max(kept, key=lambda m: max(abs(v - middle) for v in kept[m]))
-        rest = {m: values for m, values in kept.items() if m != farthest}
-        if _span(kept) <= SQUASHED * _span(rest):
+        middle = median(v for values in remaining.values() for v in values)
+        farthest = max(remaining, key=lambda m: max(abs(v - middle) for v in remaining[m]))
+        rest = {m: values for m, values in remaining.items() if m != farthest}
+        if _span(remaining) <= SQUASHED * _span(rest):
             break
-        kept = rest
-    values = [v for found in kept.values() for v in found]
+        remaining = rest
+    values = [v for found in remaining.values() for v in found]
     return min(values), max(values)
 
 

@@ -46,9 +46,9 @@ def figures(task: str, metric: str) -> dict[str, dict[str, float]]:
     `metric` is log_likelihood (nats a row), and rmse or accuracy.
     """
     rows = _read(FILES[task, metric])
-    aside = ("dataset", "N", "D", "K")
+    other_columns = ("dataset", "N", "D", "K")
     return {
-        row["dataset"]: {name: float(row[name]) for name in row if name not in aside}
+        row["dataset"]: {name: float(row[name]) for name in row if name not in other_columns}
         for row in rows
     }
 

@@ -39,7 +39,7 @@ CURVES: dict[str, Against] = {"illustration": "step", "wall-clock": "seconds"}
 
 @dataclass(frozen=True)
 class _Contents:
-    """What the page tells of: records by experiment, and what follows from them."""
+    """The content of the page: records by experiment, and what follows from them."""
 
     records: list[Record]
     experiments: dict[str, list[Record]]

@@ -1,4 +1,4 @@
-"""Curves of a page: what records' histories say of each method."""
+"""Curves of a page, from the histories in the records."""
 
 from collections.abc import Sequence
 from typing import Literal

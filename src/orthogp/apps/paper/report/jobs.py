@@ -32,10 +32,10 @@ class JobGroup:
     records: list[Record]
 
 
-def ordered(names: Iterable[str], known: Sequence[str]) -> list[str]:
-    """Each name once: the known ones in their order, then the rest in theirs."""
+def ordered(names: Iterable[str], order: Sequence[str]) -> list[str]:
+    """Each name once: first those in `order`, in that order, then the others in their own."""
     found = dict.fromkeys(names)
-    return [*(n for n in dict.fromkeys(known) if n in found), *(n for n in found if n not in known)]
+    return [*(n for n in dict.fromkeys(order) if n in found), *(n for n in found if n not in order)]
 
 
 def by_experiment(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -62,7 +62,7 @@ def job_groups(records: Sequence[Record]) -> list[JobGroup]:
 
 
 def add_jobs(page: Page, groups: Sequence[JobGroup]) -> None:
-    """One folded part a data set; what all its jobs share is said once."""
+    """One folded part a data set; what all its jobs share is written once."""
     for group in groups:
         count = len(group.records)
         jobs = "1 job" if count == 1 else f"{count} jobs"
@@ -121,10 +121,10 @@ def _add_group(page: Page, records: Sequence[Record]) -> None:
     for name, dicts in described.items():
         shared, own = _shared_and_own(dicts)
         if shared:
-            page.text(f"{name}, the same in every job that has them: {_written(shared)}.")
+            page.text(f"{name}, the same in every job that has them: {_formatted(shared)}.")
         if any(own):
             columns.append(f"own {name.lower()}")
-            extra.append([_written(each) for each in own])
+            extra.append([_formatted(each) for each in own])
     rows = [
         [*_job_cells(record), *(column[i] for column in extra)] for i, record in enumerate(records)
     ]
@@ -160,14 +160,14 @@ def _shared_and_own(
 
 
 def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings within settings come out beside the others."""
+    """Nested settings on one level."""
     flat: dict[str, Any] = {}
     for name, value in settings.items():
         flat |= _flat(value) if isinstance(value, Mapping) else {name: value}
     return flat
 
 
-def _written(items: Mapping[str, Any]) -> str:
+def _formatted(items: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {_value(value)}" for name, value in items.items())
 
 

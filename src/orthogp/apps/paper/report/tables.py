@@ -1,4 +1,4 @@
-"""The paper's tables for a page: ours beside the paper's, and what each cell rests on."""
+"""The paper's tables for a page: our figures with the paper's, and where each comes from."""
 
 from collections.abc import Mapping
 
@@ -78,7 +78,7 @@ def _appendix_cell(method: str, row: Row, place: int) -> Cell:
 def explained(method: str, row: Row, figure: ResultCell) -> str:
     """Ours, the paper's and the difference, a line each; or why there is none of ours.
 
-    Empty where the cell says all there is.
+    Empty where the cell shows all of that.
     """
     if figure.original is None and figure.error is None and not figure.missing:
         return ""

@@ -1,4 +1,4 @@
-"""The paper's tables from records: ours beside the paper's own figures, like with like."""
+"""The paper's tables from records: our figures with the paper's own."""
 
 from collections.abc import Iterable
 from pathlib import Path

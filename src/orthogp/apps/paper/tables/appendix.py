@@ -1,4 +1,4 @@
-"""The appendix's tables, ours beside the paper's, and the coverage of our own columns."""
+"""The appendix's tables, our figures with the paper's, and the coverage of our own columns."""
 
 from collections.abc import Iterable
 
@@ -31,7 +31,7 @@ def appendix(grid: Grid, metric: Metric) -> ResultTable:
     originals = published.figures(grid.task, metric.key)
     rows, notes = [], []
     for dataset in grid.datasets:
-        cells = [grid.beside_original(dataset, method, metric.key) for method in methods]
+        cells = [grid.with_paper_value(dataset, method, metric.key) for method in methods]
         cells += [ResultCell(original=originals.get(dataset, {}).get(name)) for name in quoted]
         rows.append(Row(dataset, tuple(cells), metric.digits, metric.higher_is_better))
     if quoted:
@@ -81,7 +81,7 @@ def _notes(
     notes = []
     if any(cell.error is not None for row in rows for cell in row.cells):
         notes.append("mean over splits, and its standard error")
-    partial = [w for row in rows for m in methods for w in grid.left_out(row.name, m, metric.key)]
+    partial = [w for row in rows for m in methods for w in grid.excluded(row.name, m, metric.key)]
     notes += [f"left out: {why}" for why in partial]
     return (*notes, *remarks(shown), *_missing(methods, rows))
 

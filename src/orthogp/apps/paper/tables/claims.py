@@ -56,7 +56,7 @@ def claims(records: Iterable[Record], full_steps: int = FULL_STEPS) -> list[Clai
 
 
 def _close(grid: Grid, dataset: str, metric: Metric) -> Claim:
-    cell = grid.beside_original(dataset, "OrthNat", metric.key)
+    cell = grid.with_paper_value(dataset, "OrthNat", metric.key)
     within, name = f"{LOG_LIKELIHOOD_WITHIN}", "log-likelihood"
     if metric == RMSE:
         within, name = f"{100 * RMSE_WITHIN:.0f} %", "RMSE"
@@ -117,7 +117,7 @@ def _accuracies(grid: Grid, method: str, column: str | None = None) -> list[Clai
 
 
 def _accuracy(grid: Grid, group: str, dataset: str, method: str, column: str | None) -> Claim:
-    cell = grid.beside_original(dataset, method, ACCURACY.key, column)
+    cell = grid.with_paper_value(dataset, method, ACCURACY.key, column)
     claim = partial(
         Claim,
         group,

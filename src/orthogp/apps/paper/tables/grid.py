@@ -57,12 +57,12 @@ class Grid:
     def cell(self, dataset: str, method: str, metric: str) -> ResultCell:
         """The mean over the splits that count, without the paper's figure."""
         records = self.records.get((dataset, method), {}).values()
-        against = [self.why_not(record, metric) for record in records]
-        counted = tuple(r for r, why in zip(records, against, strict=True) if not why)
+        reasons = [self.exclusion_reason(record, metric) for record in records]
+        counted = tuple(r for r, why in zip(records, reasons, strict=True) if not why)
         if not records:
             return ResultCell(missing=NOT_RUN if dataset in self.found else NO_DATA)
         if not counted:
-            return ResultCell(missing="; ".join(dict.fromkeys(against)))
+            return ResultCell(missing="; ".join(dict.fromkeys(reasons)))
         mean, error = mean_and_error([record.metrics[metric] for record in counted])
         return ResultCell(mean, error, records=counted)
 
@@ -71,9 +71,9 @@ class Grid:
         cells = {method: self.cell(dataset, method, metric) for method in methods}
         splits = [{r.job.split for r in cell.records} for cell in cells.values() if cell.records]
         common = set.intersection(*splits) if splits else set()
-        return {method: _over(cell, common, metric) for method, cell in cells.items()}
+        return {method: _restricted(cell, common, metric) for method, cell in cells.items()}
 
-    def beside_original(
+    def with_paper_value(
         self, dataset: str, method: str, metric: str, column: str | None = None
     ) -> ResultCell:
         """The cell with the paper's figure, where the paper has one; `column` is its method."""
@@ -81,15 +81,15 @@ class Grid:
         paper = published.figures(self.task, metric).get(dataset, {}).get(column or method)
         return ResultCell(ours.value, ours.error, paper, missing=ours.missing, records=ours.records)
 
-    def left_out(self, dataset: str, method: str, metric: str) -> list[str]:
+    def excluded(self, dataset: str, method: str, metric: str) -> list[str]:
         """Splits that do not count, and why, of a cell that has others that do."""
         records = self.records.get((dataset, method), {})
-        against = {split: self.why_not(r, metric) for split, r in sorted(records.items())}
-        if all(against.values()):
+        reasons = {split: self.exclusion_reason(r, metric) for split, r in sorted(records.items())}
+        if all(reasons.values()):
             return []
-        return [f"{dataset} {method} split {n}: {why}" for n, why in against.items() if why]
+        return [f"{dataset} {method} split {n}: {why}" for n, why in reasons.items() if why]
 
-    def why_not(self, record: Record, metric: str) -> str:
+    def exclusion_reason(self, record: Record, metric: str) -> str:
         """Why a record does not count; empty when it does."""
         if record.status != "done":
             return f"failed: {textwrap.shorten(record.reason or 'no reason recorded', 160)}"
@@ -120,15 +120,15 @@ def build_grid(records: Iterable[Record], experiment: str, full_steps: int = FUL
     return Grid(experiment, grid, full_steps)
 
 
-def _over(cell: ResultCell, splits: set[int], metric: str) -> ResultCell:
+def _restricted(cell: ResultCell, splits: set[int], metric: str) -> ResultCell:
     """The cell over these splits alone."""
-    kept = tuple(record for record in cell.records if record.job.split in splits)
-    if cell.value is None or len(kept) == len(cell.records):
+    records = tuple(record for record in cell.records if record.job.split in splits)
+    if cell.value is None or len(records) == len(cell.records):
         return cell
-    if not kept:
+    if not records:
         return ResultCell(missing="no split in common")
-    mean, error = mean_and_error([record.metrics[metric] for record in kept])
-    return ResultCell(mean, error, records=kept)
+    mean, error = mean_and_error([record.metrics[metric] for record in records])
+    return ResultCell(mean, error, records=records)
 
 
 def mean_and_error(values: list[float]) -> tuple[float, float | None]:

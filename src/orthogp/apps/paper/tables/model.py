@@ -1,7 +1,4 @@
-"""What a table of results holds; how it is shown is for its readers.
-
-Readers are the terminal and CSV (`tables_text`), LaTeX (`latex`) and the report.
-"""
+"""Tables of results as data; `text` (terminal, CSV), `latex` and the report show them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -30,10 +27,10 @@ METRICS = {"regression": (LOG_LIKELIHOOD, RMSE), "classification": (LOG_LIKELIHO
 
 @dataclass(frozen=True)
 class ResultCell:
-    """A figure of ours beside the paper's.
+    """A figure of ours, and the paper's.
 
     `value` is None where no record counts, and `missing` then says why; both are empty where only
-    the paper has a figure, or nobody. `error` is a standard error: over splits where there are two
+    the paper has a figure, or neither. `error` is a standard error: over splits where there are two
     or more, over data sets for an average rank. `records` are those that `value` is the mean of.
     """
 
@@ -73,7 +70,7 @@ class Row:
 
 @dataclass(frozen=True)
 class ResultTable:
-    """`name` is fit for a file; `heading` stands over the rows' names, `columns` are methods.
+    """`name` can be that of a file; `heading` is above the rows' names, `columns` are methods.
 
     `kind` is what the rows are: "appendix" and "coverage" have one a data set; "summary" has mean,
     median and average rank of the paper's methods, "summary-own" the same with columns of our own.

@@ -11,7 +11,7 @@ from orthogp.apps.paper.tables.appendix import remarks
 from orthogp.apps.paper.tables.grid import Grid
 from orthogp.apps.paper.tables.model import Kind, Metric, ResultCell, ResultTable, Row, table_name
 
-# Data sets whose targets may not be the paper's: in no mean beside the paper's.
+# Data sets whose targets may not be the paper's: in no mean that is compared with the paper's.
 NOT_COMPARABLE = ("houseelectric",)
 NO_SETS = "no data set has a figure of every method of the paper"
 NOT_EVERYWHERE = "not on every one of these data sets"
@@ -30,7 +30,7 @@ class Statistics:
 def summary(grid: Grid, metric: Metric) -> ResultTable:
     """The paper's methods, on the paper's data sets where each of them has a figure that counts.
 
-    Beside ours, the same statistics of the paper's own figures on the same data sets.
+    With the same statistics of the paper's own figures on the same data sets.
     """
     methods, datasets = grid.paper_methods, complete_sets(grid, metric)
     figures = published.figures(grid.task, metric.key)

@@ -1,6 +1,8 @@
-"""Arrays on disk and torch datasets; a block is a range of rows."""
+"""Tables in blocks of rows, for data that are not in memory all at once."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,16 +11,46 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, IterableDataset
 
 from orthogp.errors import DataError
-from orthogp.sources.base import RowBlock, Source
 
-ARRAY_ROWS = 2**16
-# Items come one by one.
-DATASET_ROWS = 2**12
+# Rows of a block: fewer of a dataset, whose items are read one by one.
+ARRAY_ROWS, DATASET_ROWS = 2**16, 2**12
+# Rows that tell one table from another.
 OUTLINED_ROWS = 256
 
 
+@dataclass(frozen=True)
+class RowBlock:
+    """Rows as they are stored; `X` is any table that scikit-learn accepts."""
+
+    X: Any
+    y: NDArray
+    weight: NDArray | None = None
+
+
+class Source(ABC):
+    """A table in blocks of rows, which can be read in any order."""
+
+    # Rows of every block.
+    sizes: tuple[int, ...]
+
+    @abstractmethod
+    def read(self, number: int) -> RowBlock:
+        """One block, unchecked."""
+
+    @abstractmethod
+    def place(self, number: int) -> str:
+        """Where a block is, for an error message."""
+
+    @abstractmethod
+    def outline(self) -> Iterator[bytes]:
+        """Bytes that differ between tables, without reading all of one."""
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+
 class ArrayTable(Source):
-    """Rows of a memory-mapped array, with targets and weights beside them."""
+    """Rows of a memory-mapped array, with their targets and weights."""
 
     def __init__(self, X: NDArray, y: Any, weight: Any = None):
         self.X, self.y = X, y if isinstance(y, np.ndarray) else np.asarray(y)
@@ -28,7 +60,7 @@ class ArrayTable(Source):
         for name, part in (("y", self.y), ("sample_weight", self.weight)):
             if part is not None and part.shape[:1] != X.shape[:1]:
                 raise DataError(f"X has {len(X)} rows and {name} has shape {part.shape}")
-        self.sizes = _even(len(X), ARRAY_ROWS)
+        self.sizes = _block_sizes(len(X), ARRAY_ROWS)
 
     def read(self, number: int) -> RowBlock:
         rows = self._rows(number)
@@ -63,7 +95,7 @@ class DatasetTable(Source):
             )
         if not len(self.dataset):
             raise DataError(f"{type(dataset).__name__} has no items")
-        self.sizes = _even(len(self.dataset), DATASET_ROWS)
+        self.sizes = _block_sizes(len(self.dataset), DATASET_ROWS)
 
     def read(self, number: int) -> RowBlock:
         rows = self._rows(number)
@@ -73,7 +105,7 @@ class DatasetTable(Source):
             items = [self.dataset[row] for row in rows]
         try:
             x, y = zip(*items, strict=True)
-            return RowBlock(np.stack([_plain(a) for a in x]), np.stack([_plain(b) for b in y]))
+            return RowBlock(np.stack([_array(a) for a in x]), np.stack([_array(b) for b in y]))
         except (TypeError, ValueError) as error:
             raise DataError(
                 f"{self.place(number)} of {type(self.dataset).__name__} are not pairs of inputs "
@@ -95,9 +127,9 @@ class DatasetTable(Source):
         return range(start, start + self.sizes[number])
 
 
-def _even(count: int, size: int) -> tuple[int, ...]:
+def _block_sizes(count: int, size: int) -> tuple[int, ...]:
     return tuple(min(size, count - start) for start in range(0, count, size))
 
 
-def _plain(value: Any) -> NDArray:
+def _array(value: Any) -> NDArray:
     return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
