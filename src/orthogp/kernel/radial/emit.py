@@ -78,6 +78,8 @@ class Number:
     def __mul__(self, other: "Number | float") -> "Number":
         return self._combined("fmul", other)
 
+    __radd__, __rmul__ = __add__, __mul__
+
     def __truediv__(self, other: "Number | float") -> "Number":
         return self._combined("fdiv", other)
 

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from orthogp.errors import DataError
 from orthogp.kernel.radial.checks import check_points
+from orthogp.kernel.radial.families import FORMULAS
 
 FAMILY_CODES = {"rbf": 0, "matern12": 1, "matern32": 2, "matern52": 3}
 # K and Q of a float32 tile together fit the second-level cache of a large device.
@@ -215,27 +216,40 @@ def _chunks(x: Tensor, z: Tensor) -> Iterator[slice]:
 
 
 @triton.jit
+def _sqrt(t):
+    return tl.sqrt(t)
+
+
+@triton.jit
+def _exp_minus(t):
+    return tl.exp(-t)
+
+
+@triton.jit
+def _limit(t):
+    return t
+
+
+@triton.jit
+def _ratio(e, r):
+    return tl.where(r > 0, e / r, 0.0)
+
+
+_rbf, _matern12 = triton.jit(FORMULAS["rbf"]), triton.jit(FORMULAS["matern12"])
+_matern32, _matern52 = triton.jit(FORMULAS["matern32"]), triton.jit(FORMULAS["matern52"])
+
+
+@triton.jit
 def _family(q, FAMILY: tl.constexpr):
     """κ(q) and κ′(q)."""
     if FAMILY == 0:
-        value = tl.exp(-0.5 * q)
-        slope = -0.5 * value
+        value, slope = _rbf(q, _sqrt, _exp_minus, _limit, _ratio)
     elif FAMILY == 1:
-        r = tl.sqrt(q)
-        value = tl.exp(-r)
-        # Infinite at r = 0, where x − z = 0 multiplies it: that product is 0.
-        slope = tl.where(r > 0, -0.5 * value / r, 0.0)
+        value, slope = _matern12(q, _sqrt, _exp_minus, _limit, _ratio)
     elif FAMILY == 2:
-        r = tl.sqrt(3.0 * q)
-        decay = tl.exp(-r)
-        value = (1.0 + r) * decay
-        slope = -1.5 * decay
+        value, slope = _matern32(q, _sqrt, _exp_minus, _limit, _ratio)
     else:
-        r = tl.sqrt(5.0 * q)
-        decay = tl.exp(-r)
-        linear = (1.0 + r) * decay
-        value = linear + (5.0 / 3.0) * q * decay
-        slope = (-5.0 / 6.0) * linear
+        value, slope = _matern52(q, _sqrt, _exp_minus, _limit, _ratio)
     return value, slope
 
 

@@ -17,7 +17,7 @@ from operator import add
 
 from orthogp.kernel.radial import native
 from orthogp.kernel.radial.emit import VECTOR_BYTES, Index, Number, Program
-from orthogp.kernel.radial.families import FAMILIES
+from orthogp.kernel.radial.families import families_with
 
 NAME = "radial"
 # Vectors of a strip.
@@ -64,6 +64,46 @@ def compile_function(kind: Kind) -> bytes:
 def program(kind: Kind) -> str:
     """The function of this kind in LLVM's language, the same for every machine."""
     return (_Backward if kind.backward else _Forward)(kind).program().text()
+
+
+def _exp_minus(t: Number) -> Number:
+    """e^−t for t ≥ 0 that `_limit` leaves as it is, within two units in the last place."""
+    program = t.program
+    # e^−t = 2ⁿ e^r with |r| ≤ ½ log 2; adding a number whose last bit is worth one rounds n.
+    if program.double:
+        magic, digits = 1.5 * 2**52, 52
+        high, low = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+        coefficients = (
+            2.510522981321569e-08, 2.76263877218691e-07, 2.7557255369427714e-06,
+            2.4801504273761e-05, 0.00019841269874844894, 0.0013888888932546337,
+            0.008333333333326129, 0.041666666666572975, 0.1666666666666667, 0.5, 1.0, 1.0,
+        )  # fmt: skip
+    else:
+        magic, digits = 1.5 * 2**23, 23
+        high, low = 0.693359375, -2.12194440054690583e-4
+        coefficients = (
+            0.0013933660796991896, 0.008369164314730674, 0.04166646482796766,
+            0.16666505117847225, 0.5, 1.0, 1.0,
+        )  # fmt: skip
+    shifted = t * -1.4426950408889634 + magic
+    n = shifted - magic
+    r = (t * -1.0 - n * high) - n * low
+    y = program.constant(coefficients[0], program.vector)
+    for coefficient in coefficients[1:]:
+        y = y * r + coefficient
+    return y.times_power_of_two(shifted, digits)
+
+
+def _limit(t: Number) -> Number:
+    """t, or where it is larger the largest t whose `_exp_minus` is no subnormal number."""
+    return t.at_most(708.0 if t.program.double else 87.0)
+
+
+def _ratio(e: Number, r: Number) -> Number:
+    return e / r.replaced(0.0, float("inf"))
+
+
+FAMILIES = families_with(sqrt=Number.sqrt, exp_minus=_exp_minus, limit=_limit, ratio=_ratio)
 
 
 class _Loops(ABC):

@@ -4,12 +4,14 @@ What the backward pass needs of a tile is kept while the whole block is small an
 when it is not: for K a the memory is that of x, z and a, whatever their lengths.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from orthogp.kernel.radial.families import families_with
 
 # Bytes of a tile. On a CPU a tile and a temporary fit the second-level cache of two cores; on a GPU
 # a tile must fill the chip.
@@ -21,45 +23,49 @@ KEPT_ELEMENTS = 2**22
 # ρ and s are numbers on a CPU, where they are cheaper, and tensors where reading them would wait.
 Scalar = float | Tensor
 
-# Each family: (d², ρ) ↦ κ(q) and σ(q) at q = ρ d², with κ′ = ζ σ. σ may be κ itself.
+
+@dataclass(frozen=True)
+class _Affine:
+    """shift + factor · tensor, where the numbers wait for the next pass over the tensor."""
+
+    tensor: Tensor
+    factor: Scalar = 1.0
+    shift: float = 0.0
+
+    def __radd__(self, number: float) -> "_Affine":
+        return replace(self, shift=number + self.shift)
+
+    def __rmul__(self, number: float) -> "_Affine":
+        return _Affine(self.tensor, number * self.factor, number * self.shift)
+
+    def __mul__(self, other: "_Affine | float") -> "_Affine":
+        if isinstance(other, float):
+            return other * self
+        t, u = self.tensor, other.tensor
+        if not self.shift:
+            return _Affine(t * u, self.factor * other.factor)
+        start = u if self.shift == 1.0 else self.shift * u
+        return _Affine(torch.addcmul(start, t, u, value=self.factor), other.factor)
+
+    def __add__(self, other: "_Affine") -> "_Affine":
+        return _Affine(torch.add(self.tensor, other.tensor, alpha=other.factor))
+
+    def sqrt(self) -> "_Affine":
+        return _Affine((self.tensor * self.factor).sqrt_())
+
+    def exp_minus(self) -> "_Affine":
+        return _Affine((self.tensor * -self.factor).exp_())
 
 
-def _rbf(d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor]:
-    value = (d2 * (-0.5 * rho)).exp_()
-    return value, value
+def _ratio(e: _Affine, r: _Affine) -> _Affine:
+    return _Affine(torch.where(r.tensor > 0, e.tensor / r.tensor, 0.0))
 
 
-def _matern12(d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor]:
-    r = (d2 * rho).sqrt_()
-    value = torch.neg(r).exp_()
-    # κ′ = −e^{−r} / 2r is infinite at r = 0, where x − z = 0 multiplies it: that product is 0.
-    return value, torch.where(r > 0, value / r, 0.0)
-
-
-def _matern32(d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor]:
-    r = (d2 * (3.0 * rho)).sqrt_()
-    decay = torch.neg(r).exp_()
-    return r.add_(1.0).mul_(decay), decay
-
-
-def _matern52(d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor]:
-    r2 = d2 * (5.0 * rho)
-    r = r2.sqrt()
-    decay = torch.neg(r).exp_()
-    linear = r.add_(1.0).mul_(decay)
-    quadratic = r2.mul_(decay)
-    return torch.add(linear, quadratic, alpha=1.0 / 3.0, out=quadratic), linear
-
-
-FAMILIES: dict[str, Callable[[Tensor, Scalar], tuple[Tensor, Tensor]]] = {
-    "rbf": _rbf,
-    "matern12": _matern12,
-    "matern32": _matern32,
-    "matern52": _matern52,
-}
-
-
-ZETA = {"rbf": -0.5, "matern12": -0.5, "matern32": -1.5, "matern52": -5.0 / 6.0}
+FAMILIES = families_with(
+    sqrt=_Affine.sqrt, exp_minus=_Affine.exp_minus, limit=lambda t: t, ratio=_ratio
+)
+# κ′ = ζ σ, with σ as a tensor that may be κ itself: ζ of each family.
+ZETA = {name: family(_Affine(torch.ones(1)))[1].factor for name, family in FAMILIES.items()}
 
 
 @dataclass(frozen=True)
@@ -153,8 +159,8 @@ class _Terms:
             return
         rho = _scalars(self.rho)
         for rows, columns, d2 in self._distances():
-            families = [FAMILIES[name](d2, rho[k]) for k, name in enumerate(self.families)]
-            tile = Tile(rows, columns, d2, families)
+            found = [FAMILIES[name](_Affine(d2, rho[k])) for k, name in enumerate(self.families)]
+            tile = Tile(rows, columns, d2, [(kappa.tensor, slope.tensor) for kappa, slope in found])
             if self._keep:
                 self._kept.append(tile)
             yield tile
