@@ -18,8 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from orthogp.errors import ConfigurationError
 from orthogp.kernel import radial
 from orthogp.kernel.radial import tiled
-from orthogp.kernel.radial.checks import check_points
-from orthogp.kernel.radial.terms import Reading, radial_terms
+from orthogp.kernel.radial.terms import Reading, check_points, radial_terms
 
 GENERIC_TILE = {"cpu": 2**20, "cuda": 2**24}
 # A kernel of GPyTorch is evaluated with its parameters exchanged for copies in another dtype, and

@@ -16,7 +16,6 @@ from problems import default_sum
 
 compiled = pytest.importorskip("orthogp.kernel.radial.compiled")
 native = pytest.importorskip("orthogp.kernel.radial.native")
-threads = pytest.importorskip("orthogp.kernel.radial.threads")
 
 ALL = ("rbf", "matern12", "matern32", "matern52")
 # The loop over the inputs is written out for few of them only.
@@ -161,21 +160,32 @@ def test_no_address_of_a_tensor_that_does_not_fit_is_handed_on(field, fault):
             compiled.Block.apply(*given.values(), ("matern52", "rbf"))
 
 
-@pytest.mark.parametrize("fault", ["dtype", "shape", "device", "layout"])
-@pytest.mark.parametrize("field", ["P", "g"])
-def test_nor_that_of_a_gradient(field, fault):
+@pytest.mark.parametrize("fault", ["dtype", "shape", "device"])
+@pytest.mark.parametrize("product", [False, True])
+def test_nor_that_of_a_gradient(product, fault):
     x, z, a, inverse, scale = (t.detach() for t in inputs(6, 5, 3, torch.float32, 2, False))
-    terms = compiled._Terms(x, z, a if field == "g" else None, inverse, scale, ALL[:2])
-    right = torch.ones(2, 6) if field == "g" else torch.ones(6, 5)
-    wrong = {
-        "dtype": right.double(), "shape": right[1:], "device": right.to("meta"),
-        "layout": right.mT.contiguous().mT,
-    }  # fmt: skip
-    found = compiled._Gradients(terms, True, True)
-    (job,) = terms.jobs()
-    found.add(job, **{field: right})
-    with pytest.raises(DataError, match=field):
-        found.add(job, **{field: wrong[fault]})
+    radial_sum = compiled._RadialSum(x, z, a if product else None, inverse, scale, ALL[:2])
+    right = torch.ones(2, 6) if product else torch.ones(6, 5)
+    wrong = {"dtype": right.double(), "shape": right[1:], "device": right.to("meta")}
+    radial_sum.gradients(right, True, True)
+    with pytest.raises(DataError, match="upstream"):
+        radial_sum.gradients(wrong[fault], True, True)
+
+
+@pytest.mark.parametrize("field", ["out", "upstream", "sums", "grad_x", "grad_z", "grad_a"])
+def test_nor_that_of_anything_in_pieces(field):
+    x, z, a, inverse, scale = (t.detach() for t in inputs(6, 5, 3, torch.float32, 2, False))
+    radial_sum = compiled._RadialSum(x, z, a, inverse, scale, ALL[:2])
+    (tile,) = radial_sum._tiles()
+    width = tile.z.shape[1]
+    shape = {
+        "out": (2, 6), "upstream": (2, 6), "sums": (6, 4), "grad_x": (6, 3),
+        "grad_z": (3, 6, width), "grad_a": (2, 6, width),
+    }[field]  # fmt: skip
+    dtype = torch.float64 if field == "sums" else torch.float32
+    pieces = torch.zeros(*shape[:-1], 2 * shape[-1], dtype=dtype)[..., ::2]
+    with pytest.raises(DataError, match="in one piece"):
+        radial_sum._call(radial_sum.kind, tile, **{field: pieces})
 
 
 def everything(given, families):
@@ -190,7 +200,7 @@ def everything(given, families):
 @pytest.mark.parametrize("pool", ["torch", "python"])
 def test_the_number_of_threads_changes_nothing(pool, monkeypatch):
     if pool == "python":
-        monkeypatch.setattr(threads, "_parallel", lambda: None)
+        monkeypatch.setattr(native, "_openmp_parallel", lambda: None)
     given = inputs(150, 200, 3, torch.float32, 2, True)
     before, results = torch.get_num_threads(), []
     try:
@@ -259,7 +269,7 @@ def test_where_llvm_cannot_compile_the_tiles_serve_and_a_warning_says_so(monkeyp
     broken = ModuleType("llvmlite")
     monkeypatch.setitem(sys.modules, "llvmlite", broken)
     broken.__spec__ = importlib.util.spec_from_loader("llvmlite", None)
-    for name in ("compiled", "job", "kernels", "native"):
+    for name in ("compiled", "native"):
         monkeypatch.delitem(sys.modules, f"orthogp.kernel.radial.{name}")
         monkeypatch.delattr(radial, name)
     with pytest.warns(UserWarning, match="LLVM cannot compile here"):

@@ -5,6 +5,7 @@ a CPU, a Triton kernel on a CUDA device. Plain torch, in `tiled`, serves everywh
 """
 
 import importlib.util
+import os
 import warnings
 from functools import cache
 from types import ModuleType
@@ -13,13 +14,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orthogp.kernel.radial.accelerators import disabled
-from orthogp.kernel.radial.tiled import FAMILIES
-
-__all__ = ["FAMILIES", "at_once", "compiled_for", "one_sided"]
+from orthogp.errors import ConfigurationError
 
 # What walks over the columns of x one by one is not for wide tables: they want a matrix product.
 WIDEST = 64
+# Names what is switched off, with commas between: llvm (machine code on a CPU), openmp (torch's own
+# threads for that code), triton (the fused kernel on a CUDA device). Each is looked up when it is
+# first needed.
+VARIABLE = "ORTHOGP_DISABLE"
+ACCELERATORS = ("llvm", "openmp", "triton")
 
 
 def one_sided(x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
@@ -51,6 +54,19 @@ def compiled_for(x: Tensor) -> ModuleType | None:
     """The module of compiled sums where it serves points like x, else None."""
     narrow = x.dtype in (torch.float32, torch.float64) and x.shape[1] <= WIDEST
     return _on_host() if narrow and x.device.type == "cpu" else None
+
+
+def disabled(accelerator: str) -> bool:
+    """Whether the environment switches this accelerator off."""
+    named = os.environ.get(VARIABLE, "").split(",")
+    names = [name.strip() for name in named if name.strip()]
+    unknown = [name for name in names if name not in ACCELERATORS]
+    if unknown:
+        raise ConfigurationError(
+            f"{VARIABLE} names {', '.join(unknown)}; expected some of {', '.join(ACCELERATORS)}, "
+            "with commas between"
+        )
+    return accelerator in names
 
 
 @cache

@@ -7,7 +7,7 @@ A formula consists of sums, products and four operations that its caller gives i
 - `limit(t)`: t, or some t with e^−t ≈ 0 where it is larger, for an `exp_minus` that takes no more
 - `ratio(e, r)`: e / r, and 0 at r = 0
 
-The same lines so run on torch tensors (`tiled`), write LLVM vectors (`kernels`), are translated by
+The same lines so run on torch tensors (`tiled`), write LLVM vectors (`program`), are translated by
 Triton (`fused`), and become ONNX nodes (`orthogp.storage.onnx`).
 """
 
@@ -38,7 +38,7 @@ def _matern52(q, sqrt, exp_minus, limit, ratio):
     r = limit(sqrt(5.0 * q))
     e = exp_minus(r)
     linear = (1.0 + r) * e
-    return linear + r * r * e * (1.0 / 3.0), (-5.0 / 6.0) * linear
+    return r * r * e * (1.0 / 3.0) + linear, (-5.0 / 6.0) * linear
 
 
 FORMULAS = {"rbf": _rbf, "matern12": _matern12, "matern32": _matern32, "matern52": _matern52}

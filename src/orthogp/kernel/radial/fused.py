@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from orthogp.errors import DataError
-from orthogp.kernel.radial.checks import check_points
 from orthogp.kernel.radial.families import FORMULAS
+from orthogp.kernel.radial.terms import check_points
 
 FAMILY_CODES = {"rbf": 0, "matern12": 1, "matern32": 2, "matern52": 3}
 # K and Q of a float32 tile together fit the second-level cache of a large device.

@@ -6,6 +6,7 @@ when it is not: for K a the memory is that of x, z and a, whatever their lengths
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,7 +30,8 @@ class _Affine:
     """shift + factor · tensor, where the numbers wait for the next pass over the tensor."""
 
     tensor: Tensor
-    factor: Scalar = 1.0
+    # A tensor for d² only, of which roots and exponentials are taken at once.
+    factor: Any = 1.0
     shift: float = 0.0
 
     def __radd__(self, number: float) -> "_Affine":
@@ -39,7 +41,7 @@ class _Affine:
         return _Affine(self.tensor, number * self.factor, number * self.shift)
 
     def __mul__(self, other: "_Affine | float") -> "_Affine":
-        if isinstance(other, float):
+        if not isinstance(other, _Affine):
             return other * self
         t, u = self.tensor, other.tensor
         if not self.shift:
@@ -48,7 +50,8 @@ class _Affine:
         return _Affine(torch.addcmul(start, t, u, value=self.factor), other.factor)
 
     def __add__(self, other: "_Affine") -> "_Affine":
-        return _Affine(torch.add(self.tensor, other.tensor, alpha=other.factor))
+        start = other.tensor if other.factor == 1.0 else other.factor * other.tensor
+        return _Affine(torch.add(start, self.tensor, alpha=self.factor))
 
     def sqrt(self) -> "_Affine":
         return _Affine((self.tensor * self.factor).sqrt_())
