@@ -24,7 +24,7 @@ from orthogp.kernel.radial.program import Kind, program
 
 
 def forget() -> None:
-    for found in (radial._on_host, radial._on_device, native._openmp_parallel):
+    for found in (radial._llvm_backend, radial._triton_backend, native._openmp_parallel):
         found.cache_clear()
 
 
@@ -57,7 +57,7 @@ def sums() -> list[torch.Tensor]:
     )
     covariance = Covariance(default_kernel(3, ard=True).double())
     block, along = covariance.block(x, z), covariance.matvec(x, z, a)
-    loss = block.square().sum() + along.square().sum() + covariance.own_block(x).sum()
+    loss = block.square().sum() + along.square().sum() + covariance.symmetric_block(x).sum()
     return [block, along, *torch.autograd.grad(loss, [x, z, a, *covariance.parameters()])]
 
 
@@ -77,10 +77,10 @@ def trained() -> list[torch.Tensor]:
 @pytest.mark.parametrize("work", [sums, trained])
 def test_what_is_switched_off_changes_nothing_but_the_speed(work, names, switch):
     switch("")
-    assert radial.compiled_for(torch.zeros(1, 1)) is not None
+    assert radial.compiled_backend(torch.zeros(1, 1)) is not None
     expected = work()
     switch(names)
-    assert (radial.compiled_for(torch.zeros(1, 1)) is None) == ("llvm" in names)
+    assert (radial.compiled_backend(torch.zeros(1, 1)) is None) == ("llvm" in names)
     if "openmp" in names:
         assert native._openmp_parallel() is None
     for ours, theirs in zip(work(), expected, strict=True):
@@ -93,7 +93,7 @@ def test_triton_that_is_switched_off_is_not_tried(switch, monkeypatch):
     broken.__spec__ = ModuleSpec("triton", None)
     monkeypatch.setitem(sys.modules, "triton", broken)
     switch("triton")
-    assert radial._on_device(torch.device("cpu")) is None
+    assert radial._triton_backend(torch.device("cpu")) is None
 
 
 def test_a_name_that_is_none_of_them_is_refused(switch):

@@ -233,18 +233,18 @@ def test_a_block_with_itself_is_symmetric_with_ones_on_its_diagonal(name):
 
 
 def test_narrow_points_on_a_cpu_take_the_compiled_way():
-    assert radial.compiled_for(torch.zeros(2, 64)) is compiled
-    assert radial.compiled_for(torch.zeros(2, 3, dtype=torch.float64)) is compiled
-    assert radial.compiled_for(torch.zeros(2, 65)) is None
-    assert radial.compiled_for(torch.zeros(2, 3, dtype=torch.float16)) is None
-    assert radial.compiled_for(torch.zeros(2, 3, device="meta")) is None
+    assert radial.compiled_backend(torch.zeros(2, 64)) is compiled
+    assert radial.compiled_backend(torch.zeros(2, 3, dtype=torch.float64)) is compiled
+    assert radial.compiled_backend(torch.zeros(2, 65)) is None
+    assert radial.compiled_backend(torch.zeros(2, 3, dtype=torch.float16)) is None
+    assert radial.compiled_backend(torch.zeros(2, 3, device="meta")) is None
 
 
 @pytest.fixture
 def forgetful():
-    radial._on_host.cache_clear()
+    radial._llvm_backend.cache_clear()
     yield
-    radial._on_host.cache_clear()
+    radial._llvm_backend.cache_clear()
 
 
 def answers() -> torch.Tensor:
@@ -256,11 +256,11 @@ def answers() -> torch.Tensor:
 @pytest.mark.usefixtures("forgetful")
 def test_without_llvm_the_tiles_serve(monkeypatch):
     expected, find = answers(), importlib.util.find_spec
-    radial._on_host.cache_clear()
+    radial._llvm_backend.cache_clear()
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "llvmlite" else find(name)
     )
-    assert radial.compiled_for(torch.zeros(2, 2)) is None
+    assert radial.compiled_backend(torch.zeros(2, 2)) is None
     torch.testing.assert_close(answers(), expected)
 
 
@@ -273,7 +273,7 @@ def test_where_llvm_cannot_compile_the_tiles_serve_and_a_warning_says_so(monkeyp
         monkeypatch.delitem(sys.modules, f"orthogp.kernel.radial.{name}")
         monkeypatch.delattr(radial, name)
     with pytest.warns(UserWarning, match="LLVM cannot compile here"):
-        assert radial.compiled_for(torch.zeros(2, 2)) is None
+        assert radial.compiled_backend(torch.zeros(2, 2)) is None
 
 
 DEFAULT_DEVICE = """
@@ -290,7 +290,7 @@ else:
     torch.device("meta").__enter__()
 loss = covariance.block(x, x).square().sum() + covariance.matvec(x, x, a).square().sum()
 loss.backward()
-assert radial.compiled_for(x) is not None
+assert radial.compiled_backend(x) is not None
 assert loss.isfinite() and x.grad.isfinite().all() and x.grad.device.type == "cpu"
 """
 

@@ -1,7 +1,7 @@
 """The radial sums on a CUDA device: one Triton kernel does the elementwise work of a tile.
 
 A tile of K, or of K and Q = ∂ℓ/∂K ∘ W, is written once and read by matrix products while it is
-still in the device's cache; of K a no more than a tile is ever held. Distances are sums of squared
+still in the device's cache; of K a there is never more than a tile. Distances are sums of squared
 differences: nothing cancels, and no product runs in TF32.
 """
 
@@ -188,15 +188,15 @@ class _Gradients:
 
 
 def _centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Both sets about a centre of z, where the points' gradients cancel least, beside ones."""
+    """Both sets, with a column of ones, about a centre of z: their gradients cancel least there."""
     # Of the first rows: a mean over the columns of a tall matrix occupies one processor alone.
     centre = z[:, :CENTRE_ROWS].mean(1, keepdim=True) if z.shape[1] else z.new_zeros(1, 1, 1)
-    one = _beside_ones(x, centre)
+    one = _with_ones(x, centre)
     same = x.data_ptr() == z.data_ptr() and x.shape == z.shape
-    return one, one if same else _beside_ones(z, centre)
+    return one, one if same else _with_ones(z, centre)
 
 
-def _beside_ones(points: Tensor, centre: Tensor) -> Tensor:
+def _with_ones(points: Tensor, centre: Tensor) -> Tensor:
     out = points.new_ones(*points.shape[:-1], points.shape[-1] + 1)
     torch.sub(points, centre, out=out[..., :-1])
     return out

@@ -65,7 +65,7 @@ class RadialSum:
         return self.lengthscale.reciprocal()
 
 
-class Reading:
+class Parameters:
     """The kernel's parameters, each read once, in every form and dtype that is asked for."""
 
     def __init__(self, terms: tuple[RadialTerm, ...]):
@@ -73,15 +73,15 @@ class Reading:
         self.scales = [term.scale().reshape(1) for term in terms]
         self.families = tuple(term.family for term in terms)
         self._sums: dict[torch.dtype, RadialSum] = {}
-        self.prepared: list[Tensor] = []
+        self.converted: list[Tensor] = []
 
-    def prepare(self, dtypes: set[torch.dtype], at_once: bool) -> None:
-        """Makes now what blocks beside each other would each make for themselves, or for all."""
-        if at_once:
+    def convert(self, dtypes: set[torch.dtype], fused: bool) -> None:
+        """Computes `converted` now, what blocks in several CUDA streams would each compute."""
+        if fused:
             sums = [self.sum(dtype) for dtype in dtypes]
-            self.prepared = [t for s in sums for t in (s.inverse, s.scale)]
+            self.converted = [t for s in sums for t in (s.inverse, s.scale)]
         else:
-            self.prepared = [t for g in self._groups for t in (g.lengthscale, g.scale)]
+            self.converted = [t for g in self._groups for t in (g.lengthscale, g.scale)]
 
     @cached_property
     def _groups(self) -> list[RadialGroup]:

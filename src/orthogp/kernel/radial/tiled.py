@@ -1,6 +1,6 @@
 """The radial sums as torch operations on tiles that stay in cache.
 
-What the backward pass needs of a tile is kept while the whole block is small and computed again
+What the backward pass needs of a tile is stored while the whole block is small and computed again
 when it is not: for K a the memory is that of x, z and a, whatever their lengths.
 """
 
@@ -18,8 +18,8 @@ from orthogp.kernel.radial.families import families_with
 # a tile must fill the chip.
 TILE_BYTES = {"cpu": 3 * 2**19, "cuda": 2**26}
 TILE_COLUMNS = {"cpu": 2**12, "cuda": 2**16}
-# A block of at most this many elements keeps its tiles for the backward pass.
-KEPT_ELEMENTS = 2**22
+# A block of at most this many elements stores its tiles for the backward pass.
+STORED_ELEMENTS = 2**22
 
 # ρ and s are numbers on a CPU, where they are cheaper, and tensors where reading them would wait.
 Scalar = float | Tensor
@@ -146,26 +146,27 @@ class Matvec(torch.autograd.Function):
 class _Terms:
     """The points about the centre of z, where |x|² + |z|² − 2 xᵀz cancels least, and the sum."""
 
-    def __init__(self, x, z, rho: Tensor, scale: Tensor, families: tuple[str, ...], again: bool):
+    def __init__(
+        self, x, z, rho: Tensor, scale: Tensor, families: tuple[str, ...], differentiated: bool
+    ):
         self.same = x is z
         centre = z.mean(0) if z.shape[0] else 0.0
         self.z = z - centre
         self.x = self.z if self.same else x - centre
         self.rho, self.scale, self.families = rho, scale, families
-        # With `again` the tiles of a small block are kept for a second pass.
-        self._keep = again and x.shape[0] * z.shape[0] <= KEPT_ELEMENTS
-        self._kept: list[Tile] = []
+        self._store = differentiated and x.shape[0] * z.shape[0] <= STORED_ELEMENTS
+        self._stored: list[Tile] = []
 
     def tiles(self) -> Iterator[Tile]:
-        if self._kept:
-            yield from self._kept
+        if self._stored:
+            yield from self._stored
             return
         rho = _scalars(self.rho)
         for rows, columns, d2 in self._distances():
             found = [FAMILIES[name](_Affine(d2, rho[k])) for k, name in enumerate(self.families)]
             tile = Tile(rows, columns, d2, [(kappa.tensor, slope.tensor) for kappa, slope in found])
-            if self._keep:
-                self._kept.append(tile)
+            if self._store:
+                self._stored.append(tile)
             yield tile
 
     def slope_factors(self) -> list[Scalar]:
@@ -238,7 +239,7 @@ class _PointSums:
     ):
         self.factors = terms.slope_factors()
         self.g, self.a = g, a
-        # With a column of ones beside the points, one product gives Q z and the row sums of Q.
+        # With a column of ones after the points, one product gives Q z and the row sums of Q.
         self.x_one, self.z_one = _with_ones(terms.x), _with_ones(terms.z)
         self.left = self.x_one if g is None else self.x_one * g[:, None]
         self.right = self.z_one if a is None else self.z_one * a[:, None]
