@@ -5,7 +5,7 @@ kernels with a lengthscale for each input is still a single pass. Distances are 
 differences: nothing cancels.
 """
 
-import ctypes
+from array import array
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from orthogp.errors import DataError
 from orthogp.kernel.radial import native, program
-from orthogp.kernel.radial.program import ADDRESSES, SIZES, Kind
+from orthogp.kernel.radial.program import ADDRESSES, Kind
 from orthogp.kernel.radial.terms import check_points
 
 # Columns of a tile: the memory for the gradients of points does not grow beyond it.
@@ -153,27 +153,26 @@ class _RadialSum:
         own = torch.float64 if kind.double else torch.float32
         addresses: dict[str, int] = dict.fromkeys(ADDRESSES, 0)
         for name, tensor in tensors.items():
-            dtype = torch.float64 if name == "sums" else own
-            fits = tensor.dtype == dtype and tensor.shape == shapes[name]
-            if not (fits and tensor.is_cpu and tensor.is_contiguous()):
+            dtype, shape = torch.float64 if name == "sums" else own, shapes[name]
+            fits = tensor.dtype == dtype and tensor.shape == shape and tensor.is_cpu
+            if not (fits and tensor.is_contiguous()):
                 raise DataError(
                     f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}; "
-                    f"expected {dtype} of shape {shapes[name]} on the CPU, in one piece: the "
-                    "points, the weights, the kernel and the gradients must agree"
+                    f"expected {dtype} of shape {shape} on the CPU, in one piece: the points, the "
+                    "weights, the kernel and the gradients must agree"
                 )
+            addresses[name] = tensor.data_ptr()
+        if kind.dense:
             # In a block the tile begins somewhere in the first row.
-            inside = kind.dense and name in ("out", "upstream")
-            skipped = columns.start * own.itemsize if inside else 0
-            addresses[name] = tensor.data_ptr() + skipped
+            addresses["out"] += columns.start * own.itemsize
+            addresses["upstream"] += columns.start * own.itemsize
         num_columns = columns.stop - columns.start
+        # In the order of `program.SIZES`.
         sizes = (rows, num_columns, dims, width, stride, latents, tasks, num_sums)
         # The first number counts the tasks that threads have drawn.
-        record = _RECORD(0, *addresses.values(), *sizes)
+        record = array("q", [0, *addresses.values(), *sizes])
         threads = torch.get_num_threads() if rows * num_columns >= SMALLEST_SHARED else 1
-        native.run(_function(kind), ctypes.addressof(record), threads)
-
-
-_RECORD = ctypes.c_int64 * (1 + len(ADDRESSES) + len(SIZES))
+        native.run(_function(kind), record.buffer_info()[0], threads)
 
 
 def _padded(rows: Tensor, width: int) -> Tensor:

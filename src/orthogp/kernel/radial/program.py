@@ -143,8 +143,10 @@ class Function:
         self.fields, record = {}, Value(self, "ptr", "%record")
         # Before the fields is the counter of tasks.
         for k, name in enumerate(ADDRESSES + SIZES, start=1):
-            type_ = "ptr" if name in ADDRESSES else "i64"
-            self.fields[name] = self.load(self.at(record, k, "i64"), type_)
+            field = Value(self, "ptr" if name in ADDRESSES else "i64", f"%{name}")
+            place = self.at(record, k, "i64")
+            self._lines.append(f"{field.text} = load {field.type}, {place}")
+            self.fields[name] = field
 
     def __getitem__(self, field: str) -> Value:
         """A field of the record."""
