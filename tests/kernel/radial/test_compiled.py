@@ -1,8 +1,10 @@
 """The compiled radial sums are the plain ones: values, gradients, any shape, any thread count."""
 
 import importlib.util
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 from orthogp.errors import DataError
 from orthogp.kernel import radial
 from orthogp.kernel.covariance import Covariance
+from orthogp.kernel.radial.program import Kind, program
 from problems import default_sum
 
 compiled = pytest.importorskip("orthogp.kernel.radial.compiled")
@@ -301,3 +304,11 @@ def test_a_default_device_of_torch_does_not_matter(setting):
     script = f"SETTING = {setting!r}\n{DEFAULT_DEVICE}"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
+
+
+def test_the_documentation_shows_the_program_as_it_is():
+    page = Path(__file__).parents[3] / "docs" / "machine-code.md"
+    shown = re.findall(r"```llvm\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    written = program(Kind(("rbf",), double=False, ard=False, dense=True))
+    assert len(shown) == 2
+    assert all(part in written for part in shown)

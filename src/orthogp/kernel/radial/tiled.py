@@ -4,7 +4,7 @@ What the backward pass needs of a tile is stored while the whole block is small 
 when it is not: for K a the memory is that of x, z and a, whatever their lengths.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,50 +25,100 @@ STORED_ELEMENTS = 2**22
 Scalar = float | Tensor
 
 
+class _Buffer:
+    """A tensor, and how many operations are still to read it: the last may write over it."""
+
+    def __init__(self, tensor: Tensor, reads: int):
+        self.tensor, self.reads = tensor, reads
+
+    def read(self) -> Tensor:
+        self.reads -= 1
+        return self.tensor
+
+
 @dataclass(frozen=True)
 class _Affine:
     """shift + factor · tensor, where the numbers wait for the next pass over the tensor."""
 
-    tensor: Tensor
+    buffer: _Buffer
+    new_buffer: Callable[[Tensor], _Buffer]
     # A tensor for d² only, of which roots and exponentials are taken at once.
     factor: Any = 1.0
     shift: float = 0.0
+
+    def _result(self, tensor: Tensor, factor: float = 1.0) -> "_Affine":
+        return _Affine(self.new_buffer(tensor), self.new_buffer, factor)
+
+    def _free(self, *others: "_Affine") -> Tensor | None:
+        """The memory of an operand that nothing reads any more."""
+        buffers = (value.buffer for value in (self, *others))
+        return next((buffer.tensor for buffer in buffers if buffer.reads == 0), None)
 
     def __radd__(self, number: float) -> "_Affine":
         return replace(self, shift=number + self.shift)
 
     def __rmul__(self, number: float) -> "_Affine":
-        return _Affine(self.tensor, number * self.factor, number * self.shift)
+        return replace(self, factor=number * self.factor, shift=number * self.shift)
 
     def __mul__(self, other: "_Affine | float") -> "_Affine":
         if not isinstance(other, _Affine):
             return other * self
-        t, u = self.tensor, other.tensor
+        t, u = self.buffer.read(), other.buffer.read()
+        out = self._free(other)
         if not self.shift:
-            return _Affine(t * u, self.factor * other.factor)
+            return self._result(torch.mul(t, u, out=out), self.factor * other.factor)
         start = u if self.shift == 1.0 else self.shift * u
-        return _Affine(torch.addcmul(start, t, u, value=self.factor), other.factor)
+        return self._result(torch.addcmul(start, t, u, value=self.factor, out=out), other.factor)
 
     def __add__(self, other: "_Affine") -> "_Affine":
-        start = other.tensor if other.factor == 1.0 else other.factor * other.tensor
-        return _Affine(torch.add(start, self.tensor, alpha=self.factor))
+        t, u = self.buffer.read(), other.buffer.read()
+        start = u if other.factor == 1.0 else other.factor * u
+        return self._result(torch.add(start, t, alpha=self.factor, out=self._free(other)))
+
+    def _scaled(self, factor: Any) -> Tensor:
+        return torch.mul(self.buffer.read(), factor, out=self._free())
 
     def sqrt(self) -> "_Affine":
-        return _Affine((self.tensor * self.factor).sqrt_())
+        return self._result(self._scaled(self.factor).sqrt_())
 
     def exp_minus(self) -> "_Affine":
-        return _Affine((self.tensor * -self.factor).exp_())
+        return self._result(self._scaled(-self.factor).exp_())
 
-
-def _ratio(e: _Affine, r: _Affine) -> _Affine:
-    return _Affine(torch.where(r.tensor > 0, e.tensor / r.tensor, 0.0))
+    def ratio(self, r: "_Affine") -> "_Affine":
+        e, r_ = self.buffer.read(), r.buffer.read()
+        return self._result(torch.where(r_ > 0, e / r_, 0.0))
 
 
 FAMILIES = families_with(
-    sqrt=_Affine.sqrt, exp_minus=_Affine.exp_minus, limit=lambda t: t, ratio=_ratio
+    sqrt=_Affine.sqrt, exp_minus=_Affine.exp_minus, limit=lambda t: t, ratio=_Affine.ratio
 )
-# κ′ = ζ σ, with σ as a tensor that may be κ itself: ζ of each family.
-ZETA = {name: family(_Affine(torch.ones(1)))[1].factor for name, family in FAMILIES.items()}
+
+
+def _plan(family: Callable) -> tuple[list[int], float]:
+    """How often the buffers of a family are read, in the order that they are made in, and ζ."""
+    made: list[_Buffer] = []
+
+    def new_buffer(tensor: Tensor) -> _Buffer:
+        # Counted down from 0, it is never free.
+        made.append(_Buffer(tensor, 0))
+        return made[-1]
+
+    value, slope = family(_Affine(_Buffer(torch.ones(1), 0), new_buffer))
+    returned = [value.buffer, slope.buffer]
+    return [returned.count(buffer) - buffer.reads for buffer in made], slope.factor
+
+
+# κ′ = ζ σ, where the tensor of σ may be that of κ.
+_PLANS = {name: _plan(family) for name, family in FAMILIES.items()}
+ZETA = {name: zeta for name, (_, zeta) in _PLANS.items()}
+
+
+def _evaluate(name: str, d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor]:
+    """κ and σ of a family at q = ρ d²."""
+    reads = iter(_PLANS[name][0])
+    q = _Affine(_Buffer(d2, 0), lambda tensor: _Buffer(tensor, next(reads)), rho)
+    value, slope = FAMILIES[name](q)
+    return value.buffer.tensor, slope.buffer.tensor
 
 
 @dataclass(frozen=True)
@@ -163,8 +213,8 @@ class _Terms:
             return
         rho = _scalars(self.rho)
         for rows, columns, d2 in self._distances():
-            found = [FAMILIES[name](_Affine(d2, rho[k])) for k, name in enumerate(self.families)]
-            tile = Tile(rows, columns, d2, [(kappa.tensor, slope.tensor) for kappa, slope in found])
+            families = [_evaluate(name, d2, rho[k]) for k, name in enumerate(self.families)]
+            tile = Tile(rows, columns, d2, families)
             if self._store:
                 self._stored.append(tile)
             yield tile
