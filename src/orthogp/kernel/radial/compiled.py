@@ -7,7 +7,6 @@ differences: nothing cancels.
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -89,34 +88,36 @@ class _RadialSum:
         self, upstream: Tensor, x_needed: bool, z_needed: bool
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor]:
         """Those of x, z, a, the inverse lengthscales and the scales."""
-        x, z, a = self.x, self.z, self.a
-        kind = replace(self.kind, backward=True, rows_needed=x_needed, columns_needed=z_needed)
+        x, z, a, own = self.x, self.z, self.a, self.kind
+        kind = Kind(own.families, own.double, own.ard, own.dense, True, x_needed, z_needed)
         # One number sums millions of terms: in double, whatever the blocks are in.
         num_sums = len(self.scale) + self.inverse.numel()
         sums = x.new_zeros(self.tasks, num_sums, dtype=torch.float64)
         given = {"upstream": upstream.contiguous(), "sums": sums}
-        grad_x = torch.zeros_like(x) if x_needed else None
-        grad_z = torch.zeros_like(z) if z_needed else None
-        grad_a = None if a is None else torch.zeros_like(a)
-        if grad_x is not None:
-            given["grad_x"] = grad_x
+        if x_needed:
+            given["grad_x"] = torch.zeros_like(x)
+        of_z, of_a = [], []
         for tile in self._tiles():
             count, width = tile.columns.stop - tile.columns.start, tile.z.shape[1]
             # Of z and a every task has a part of its own.
-            if grad_z is not None:
+            if z_needed:
                 given["grad_z"] = x.new_zeros(x.shape[1], self.tasks, width)
             if a is not None:
                 given["grad_a"] = x.new_zeros(a.shape[0], self.tasks, width)
             self._call(kind, tile, **given)
-            if grad_z is not None:
-                grad_z[tile.columns] = given["grad_z"].sum(1)[:, :count].mT
-            if grad_a is not None:
-                grad_a[:, tile.columns] = given["grad_a"].sum(1)[:, :count]
+            if z_needed:
+                of_z.append(given["grad_z"].sum(1)[:, :count].mT)
+            if a is not None:
+                of_a.append(given["grad_a"].sum(1)[:, :count])
+        grad_z = (torch.cat(of_z) if of_z else torch.zeros_like(z)) if z_needed else None
+        grad_a = None
+        if a is not None:
+            grad_a = torch.cat(of_a, 1) if of_a else torch.zeros_like(a)
         totals = sums.sum(0).to(self.scale.dtype)
         moments = totals[len(self.scale) :].view_as(self.inverse)
         # q = Σ_d ρ_d (x_d − z_d)² with ρ = inverse²; a single ρ is in the moments already.
         grad_inverse = moments * self.inverse if kind.ard else moments / self.inverse
-        return grad_x, grad_z, grad_a, grad_inverse, totals[: len(self.scale)]
+        return given.get("grad_x"), grad_z, grad_a, grad_inverse, totals[: len(self.scale)]
 
     def _tiles(self) -> Iterator[_Tile]:
         """Tile after tile of the columns; a single one is packed once for both directions."""
