@@ -93,7 +93,7 @@ class VariationalGP(nn.Module):
         `failures` tells.
         """
         self._require_inputs(x)
-        with self.covariance.held(x):
+        with self.covariance.parameters_read_once(x):
             # GPyTorch's own kernels read their parameters block by block.
             branches = Branches(x.device, beside=self.covariance.fused)
             expectation = branches.begin(lambda: self.likelihood.expectation(y, x.dtype), y)
@@ -114,7 +114,7 @@ class VariationalGP(nn.Module):
             divergence = branches.begin(
                 lambda: self.basis.kl(self.covariance, projection, q),
                 projection.u,
-                *self.covariance.held_tensors(),
+                *self.covariance.shared_parameters(),
             )
             mean, variance = marginals(projection, q)
         if not isinstance(self.mean, ZeroMean):

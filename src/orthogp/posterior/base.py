@@ -109,7 +109,7 @@ class Basis(nn.Module, ABC):
         beta = apart(self.beta.double())
 
         def work() -> Factor:
-            K_b, dtype = covariance.own_block(beta), self.beta.dtype
+            K_b, dtype = covariance.symmetric_block(beta), self.beta.dtype
             if robust:
                 return factorise_robustly(K_b, jitter, dtype)
             ready = None if begun is None else partial(record, begun, beta.device)
@@ -117,7 +117,7 @@ class Basis(nn.Module, ABC):
 
         if branches is None:
             return work()
-        return branches.run(work, beta, *covariance.held_tensors())
+        return branches.run(work, beta, *covariance.shared_parameters())
 
     def project(
         self,
@@ -153,7 +153,7 @@ class Basis(nn.Module, ABC):
             k, prior_variance = covariance.block(beta, x), covariance.diagonal(x)
             return Blocks(k, prior_variance, at_x, at_beta, columns, gamma_columns, at_columns)
         queries = torch.cat([beta, gamma_columns])
-        reads = beta, gamma, a_gamma, *covariance.held_tensors()
+        reads = beta, gamma, a_gamma, *covariance.shared_parameters()
         # Apart from the points, whose gradients are asked for: rows need none.
         at_x = branches.run(lambda: covariance.matvec(x, gamma, a_gamma), x, *reads)
         sizes = [beta.shape[0], gamma_columns.shape[0]]
@@ -190,7 +190,7 @@ class Basis(nn.Module, ABC):
             residuals = branches.begin(
                 lambda: blocks.at_columns - covariance.matvec(gamma_columns, beta, weights),
                 *reads,
-                *covariance.held_tensors(),
+                *covariance.shared_parameters(),
             )
         return Projection(
             factor, rows, blocks.prior_variance, u, blocks.at_x, blocks.columns, residuals
