@@ -55,7 +55,7 @@ class Factor:
     def K(self) -> Float[Tensor, "*c b b"]:
         """K + εI."""
         K = self.without_jitter
-        # For the gradient alone, which `Covariance.own_block` wants symmetric.
+        # For the gradient alone, which `Covariance.symmetric_block` wants symmetric.
         return add_jitter(0.5 * (K + K.mT), self.jitter)
 
     def solve(self, x: Float[Tensor, "b n"]) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b n"]]:

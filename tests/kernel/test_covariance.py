@@ -36,8 +36,8 @@ TOLERANCE = {
 def both_ways(request, monkeypatch):
     """Runs a test with the compiled sums and with the torch tiles that stand in for them."""
     if request.param == "tiles":
-        monkeypatch.setattr(radial, "compiled_for", lambda x: None)
-    elif radial.compiled_for(torch.zeros(1, 1)) is None:
+        monkeypatch.setattr(radial, "compiled_backend", lambda x: None)
+    elif radial.compiled_backend(torch.zeros(1, 1)) is None:
         pytest.skip("LLVM is not there")
 
 
@@ -154,7 +154,7 @@ def test_a_block_of_points_with_themselves_takes_symmetric_gradients_from_one_si
         covariance, _ = paths(name, 3, torch.float64)
         x = points(20, 3, torch.float64, 1).requires_grad_()
         weight = points(20, 20, torch.float64, 4)
-        K = covariance.block(x, x) if whole else covariance.own_block(x)
+        K = covariance.block(x, x) if whole else covariance.symmetric_block(x)
         loss = ((weight + weight.mT) * K).sum()
         found.append([K, *torch.autograd.grad(loss, [x, *covariance.parameters()])])
     for one, other in zip(*found, strict=True):
@@ -178,7 +178,7 @@ def test_tiles_change_nothing(tile, same, monkeypatch):
     z = x if same else points(13, 3, torch.float64, 2)
     a = points(len(z), 2, torch.float64, 3).mT
     expected = reference.kernel_block(reference_terms(covariance.kernel), x.numpy(), z.numpy())
-    monkeypatch.setattr(radial, "compiled_for", lambda x: None)
+    monkeypatch.setattr(radial, "compiled_backend", lambda x: None)
     monkeypatch.setitem(radial.tiled.TILE_BYTES, "cpu", 8 * tile[0])
     monkeypatch.setitem(radial.tiled.TILE_COLUMNS, "cpu", tile[1])
     np.testing.assert_allclose(covariance.block(x, z).detach().numpy(), expected, atol=1e-12)
@@ -289,10 +289,10 @@ def test_a_device_on_which_triton_cannot_compile_takes_the_plain_way(monkeypatch
     broken.__spec__ = ModuleSpec("triton", None)
     monkeypatch.setitem(sys.modules, "triton", broken)
     monkeypatch.delitem(sys.modules, "orthogp.kernel.radial.fused", raising=False)
-    radial._on_device.cache_clear()
+    radial._triton_backend.cache_clear()
     with pytest.warns(UserWarning, match="C compiler"):
-        assert radial._on_device(torch.device("cpu")) is None
-    radial._on_device.cache_clear()
+        assert radial._triton_backend(torch.device("cpu")) is None
+    radial._triton_backend.cache_clear()
 
 
 def table(rows: int, dims: int = 3, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -344,7 +344,7 @@ def test_points_that_do_not_fit_are_refused(misfit, path):
 
 
 @pytest.mark.usefixtures("both_ways", "unchecked_annotations")
-@pytest.mark.parametrize("method", ["diagonal", "own_block"])
+@pytest.mark.parametrize("method", ["diagonal", "symmetric_block"])
 def test_points_of_another_width_than_the_lengthscales_are_refused(method):
     covariance = Covariance(default_sum(3, ard=True))
     with pytest.raises(DataError, match="lengthscales"):

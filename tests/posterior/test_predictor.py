@@ -14,7 +14,7 @@ ROWS = 2 * predictor.MANY
 
 @pytest.fixture(autouse=True)
 def _compiled() -> None:
-    if radial.compiled_for(torch.zeros(1, 1)) is None:
+    if radial.compiled_backend(torch.zeros(1, 1)) is None:
         pytest.skip("without compiled sums everything is in float64")
 
 

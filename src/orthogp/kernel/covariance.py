@@ -18,13 +18,12 @@ from torch.utils.checkpoint import checkpoint
 from orthogp.errors import ConfigurationError
 from orthogp.kernel import radial
 from orthogp.kernel.radial import tiled
-from orthogp.kernel.radial.checks import check_points
-from orthogp.kernel.radial.terms import Reading, radial_terms
+from orthogp.kernel.radial.terms import Parameters, check_points, radial_terms
 
 GENERIC_TILE = {"cpu": 2**20, "cuda": 2**24}
 # A kernel of GPyTorch is evaluated with its parameters exchanged for copies in another dtype, and
 # with one of GPyTorch's own settings changed: threads take turns.
-_ONE_AT_A_TIME = threading.RLock()
+_GENERIC_LOCK = threading.RLock()
 
 
 class Covariance(nn.Module):
@@ -46,28 +45,28 @@ class Covariance(nn.Module):
         lengthscales = [term.kernel.ard_num_dims for term in self.terms or ()]
         # How many inputs a kernel with a lengthscale for each is for.
         self._width = next((count for count in lengthscales if count not in (None, 1)), None)
-        # By thread: several may predict with one model.
-        self._held: dict[int, Reading] = {}
+        # Of `parameters_read_once`, by thread: several may predict with one model.
+        self._parameters_by_thread: dict[int, Parameters] = {}
 
     @contextmanager
-    def held(self, x: Float[Tensor, "n d"]) -> Iterator[None]:
+    def parameters_read_once(self, x: Float[Tensor, "n d"]) -> Iterator[None]:
         """Reads the kernel's parameters once for all blocks inside, of points like x or in float64.
 
-        The parameters must stand still.
+        They must not change meanwhile.
         """
         if self.terms is not None:
-            held = self._held[threading.get_ident()] = Reading(self.terms)
+            parameters = self._parameters_by_thread[threading.get_ident()] = Parameters(self.terms)
             if x.is_cuda:
-                held.prepare({x.dtype, torch.float64}, radial.at_once(x) is not None)
+                parameters.convert({x.dtype, torch.float64}, radial.fused_backend(x) is not None)
         try:
             yield
         finally:
-            self._held.pop(threading.get_ident(), None)
+            self._parameters_by_thread.pop(threading.get_ident(), None)
 
-    def held_tensors(self) -> list[Tensor]:
-        """What every block inside `held` reads, where blocks may run beside each other."""
-        held = self._held.get(threading.get_ident())
-        return [] if held is None else held.prepared
+    def shared_parameters(self) -> list[Tensor]:
+        """What all blocks inside `parameters_read_once` read, for CUDA streams that run them."""
+        parameters = self._parameters_by_thread.get(threading.get_ident())
+        return [] if parameters is None else parameters.converted
 
     def extra_repr(self) -> str:
         """Names what no parameter shows, such as the smoothness of a Matérn kernel."""
@@ -75,56 +74,42 @@ class Covariance(nn.Module):
 
     @property
     def fused(self) -> bool:
+        """Whether the kernel is a sum of radial kernels, for which there are fused operations."""
         return self.terms is not None
 
-    def row_by_row(self, x: Float[Tensor, "n d"]) -> bool:
-        """Whether what comes out for one of these points is the same bits beside any others."""
-        return self.fused and radial.compiled_for(x) is not None
+    def rows_are_independent(self, x: Float[Tensor, "n d"]) -> bool:
+        """Whether a row of K_xz is the same to the last bit whatever the other rows are."""
+        return self.fused and radial.compiled_backend(x) is not None
 
     def block(self, x: Float[Tensor, "n d"], z: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
         """K_xz."""
         check_points(x, z, width=self._width)
         if self.terms is None:
             return self._generic_block(x, z)
-        whole = radial.at_once(x)
-        if whole is not None:
-            terms = self._reading().sum(x.dtype)
-            return whole.Block.apply(x, z, terms.inverse, terms.scale, terms.families)
-        total = None
-        for group in self._reading().groups(x.dtype):
-            scaled = group.inputs(x)
-            other = scaled if x is z else group.inputs(z)
-            part = tiled.Block.apply(scaled, other, group.rho, group.scale, group.families)
-            total = part if total is None else total + part
-        assert total is not None
-        return total
+        return self._radial_sum("Block", x, z)
 
-    def own_block(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-        """K_xx; what comes back as its gradient must be symmetric.
+    def symmetric_block(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
+        """K_xx, for a loss whose gradient with respect to it is symmetric.
 
-        A point's share as a row is then its share as a column, and one of them is enough.
+        A point's share in the gradient as a row is then its share as a column, and only the first
+        is computed: twice that is the gradient of x.
         """
         check_points(x, x, width=self._width)
-        if self.terms is None:
-            return self._generic_block(x, x)
-        whole = radial.at_once(x)
         # Plain torch takes distances by products: those of a point to itself are exact only there.
-        if whole is None:
+        if self.terms is None or radial.fused_backend(x) is None:
             return self.block(x, x)
-        terms = self._reading().sum(x.dtype)
-        sides = radial.one_sided(x)
-        return whole.Block.apply(*sides, terms.inverse, terms.scale, terms.families)
+        return self._radial_sum("Block", *radial.one_sided(x))
 
     def diagonal(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """k(x_i, x_i) for every row."""
         check_points(x, x, width=self._width)
         if self.terms is None:
             return self._call_dense(x, x, diagonal=True)
-        reading = self._reading()
-        if radial.at_once(x) is not None:
-            scales = reading.sum(x.dtype).scale
+        parameters = self._read_parameters()
+        if radial.fused_backend(x) is not None:
+            scales = parameters.sum(x.dtype).scale
         else:
-            scales = torch.cat([group.scale for group in reading.groups(x.dtype)])
+            scales = torch.cat([group.scale for group in parameters.groups(x.dtype)])
         return scales.sum().expand(x.shape[0])
 
     def matvec(
@@ -134,23 +119,28 @@ class Covariance(nn.Module):
         check_points(x, z, a, self._width)
         if self.terms is None:
             return self._generic_matvec(x, z, a)
-        whole = radial.at_once(x)
-        if whole is not None:
-            terms = self._reading().sum(x.dtype)
-            return whole.Matvec.apply(x, z, a, terms.inverse, terms.scale, terms.families)
+        return self._radial_sum("Matvec", x, z, a)
+
+    def _read_parameters(self) -> Parameters:
+        assert self.terms is not None
+        return self._parameters_by_thread.get(threading.get_ident()) or Parameters(self.terms)
+
+    def _radial_sum(self, operation: str, x: Tensor, z: Tensor, *a: Tensor) -> Tensor:
+        """`Block` or `Matvec` of the fused backend, or of torch tiles, group by group."""
+        parameters, backend = self._read_parameters(), radial.fused_backend(x)
+        if backend is not None:
+            terms = parameters.sum(x.dtype)
+            function = getattr(backend, operation)
+            return function.apply(x, z, *a, terms.inverse, terms.scale, terms.families)
         total = None
-        for group in self._reading().groups(x.dtype):
+        for group in parameters.groups(x.dtype):
             scaled = group.inputs(x)
             other = scaled if x is z else group.inputs(z)
-            part = tiled.Matvec.apply(scaled, other, a, group.rho, group.scale, group.families)
+            function = getattr(tiled, operation)
+            part = function.apply(scaled, other, *a, group.rho, group.scale, group.families)
             total = part if total is None else total + part
         assert total is not None
         return total
-
-    def _reading(self) -> Reading:
-        assert self.terms is not None
-        held = self._held.get(threading.get_ident())
-        return Reading(self.terms) if held is None else held
 
     def _generic_block(self, x: Tensor, z: Tensor) -> Tensor:
         out = self._call_dense(x, z, diagonal=False)
@@ -178,7 +168,7 @@ class Covariance(nn.Module):
 
     def _call_dense(self, x: Tensor, z: Tensor, diagonal: bool) -> Tensor:
         dense = _Dense(self.kernel)
-        with _ONE_AT_A_TIME:
+        with _GENERIC_LOCK:
             state = {
                 name: value.to(x.dtype) if value.is_floating_point() else value
                 for name, value in [*dense.named_parameters(), *dense.named_buffers()]
@@ -187,7 +177,7 @@ class Covariance(nn.Module):
 
 
 class _Dense(nn.Module):
-    """A kernel evaluated at once to a plain tensor."""
+    """A kernel evaluated to a plain tensor."""
 
     def __init__(self, kernel: Kernel):
         super().__init__()

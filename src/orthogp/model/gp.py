@@ -84,7 +84,7 @@ class VariationalGP(nn.Module):
         `failures` tells.
         """
         self.require_inputs(x)
-        with self.covariance.held(x):
+        with self.covariance.parameters_read_once(x):
             # Reading the outcome would stall a GPU: there the caller looks when it can afford to.
             factor = self.basis.factor(self.covariance, self.jitter, robust and not x.is_cuda)
             projection = self.basis.project(self.covariance, factor, x, columns)

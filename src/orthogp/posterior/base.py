@@ -40,7 +40,7 @@ class Basis(nn.Module, ABC):
 
     def covariance_at_beta(self, covariance: Covariance) -> Float[Tensor, "b b"]:
         """K_β, in float64."""
-        return covariance.own_block(_view(self.beta.double()))
+        return covariance.symmetric_block(_view(self.beta.double()))
 
     def factor(self, covariance: Covariance, jitter: float, robust: bool) -> Factor:
         """The factor of K_β + εI, evaluated and factorised in float64.

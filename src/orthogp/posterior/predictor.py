@@ -53,7 +53,7 @@ class Predictor:
         self, x: Float[Tensor, "n d"]
     ) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
         narrow, x = x.to(self.gamma.dtype), x.to(self.beta.dtype)
-        with self.covariance.held(x):
+        with self.covariance.parameters_read_once(x):
             k = self.covariance.block(self.beta, x)
             mean = self.beta_weights @ k
             if self.gamma.shape[0]:
@@ -118,11 +118,11 @@ def condense(basis: Basis, covariance: Covariance, jitter: float) -> Predictor:
         _trapezoid(explained[:, rest:].clamp_min(0.0), Z[:, rest:]),
     ]
     signs = torch.cat([-torch.ones_like(parts[0][..., 0]), torch.ones_like(parts[1][..., 0])], -1)
-    dtype = basis.gamma.dtype if covariance.row_by_row(basis.gamma) else beta.dtype
+    dtype = basis.gamma.dtype if covariance.rows_are_independent(basis.gamma) else beta.dtype
     gamma, a_gamma = (t.to(dtype, copy=True) for t in (basis.gamma, basis.a_gamma))
     Z = torch.cat(parts, -2)
     found = Predictor(covariance, beta, gamma, beta_weights, a_gamma, Z, signs, lowered)
-    if basis.beta.dtype == torch.float32 and covariance.row_by_row(basis.beta):
+    if basis.beta.dtype == torch.float32 and covariance.rows_are_independent(basis.beta):
         return replace(found, rounding=_rounding(found))
     return found
 

@@ -8,7 +8,7 @@ No single number multiplies a matrix product or its arguments: onnxruntime would
 product, as a float32.
 """
 
-from collections.abc import Callable
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from torch import Tensor
 from orthogp.errors import ConfigurationError
 from orthogp.execution import files
 from orthogp.kernel.covariance import Covariance
+from orthogp.kernel.radial.families import families_with
 from orthogp.posterior import Predictor
 
 # Old enough for the runtimes in use, new enough for axes as inputs.
@@ -73,34 +74,36 @@ class Graph:
         return model.SerializeToString()
 
 
-# Each family: q = d²/ℓ² ↦ κ(q), as in `radial`.
+class Node:
+    """A node with the arithmetic of the radial families; it joins the graph when it is named."""
+
+    def __init__(self, graph: Graph, operation: str, *inputs: "Node | str | Tensor | float"):
+        self.graph, self.operation, self.inputs = graph, operation, inputs
+
+    @cached_property
+    def name(self) -> str:
+        names = (i.name if isinstance(i, Node) else i for i in self.inputs)
+        return self.graph(self.operation, *names)
+
+    def then(self, operation: str, *inputs: "Node | Tensor | float") -> "Node":
+        return Node(self.graph, operation, self, *inputs)
+
+    def __add__(self, other: "Node | float") -> "Node":
+        return self.then("Add", other)
+
+    def __mul__(self, other: "Node | float") -> "Node":
+        return self.then("Mul", other)
+
+    __radd__, __rmul__ = __add__, __mul__
 
 
-def _rbf(g: Graph, q: str) -> str:
-    return g("Exp", g("Mul", q, -0.5))
-
-
-def _matern12(g: Graph, q: str) -> str:
-    return g("Exp", g("Neg", g("Sqrt", q)))
-
-
-def _matern32(g: Graph, q: str) -> str:
-    r = g("Sqrt", g("Mul", q, 3.0))
-    return g("Mul", g("Add", r, 1.0), g("Exp", g("Neg", r)))
-
-
-def _matern52(g: Graph, q: str) -> str:
-    r = g("Sqrt", g("Mul", q, 5.0))
-    square = g("Mul", g("Mul", r, r), 1.0 / 3.0)
-    return g("Mul", g("Add", g("Add", square, r), 1.0), g("Exp", g("Neg", r)))
-
-
-FAMILIES: dict[str, Callable[[Graph, str], str]] = {
-    "rbf": _rbf,
-    "matern12": _matern12,
-    "matern32": _matern32,
-    "matern52": _matern52,
-}
+FAMILIES = families_with(
+    sqrt=lambda t: t.then("Sqrt"),
+    exp_minus=lambda t: t.then("Neg").then("Exp"),
+    limit=lambda t: t,
+    # Only κ′ has a ratio, and nothing exported has a κ′.
+    ratio=lambda e, r: e.then("Div", r),
+)
 
 
 @torch.no_grad()
@@ -149,25 +152,26 @@ def _block(g: Graph, covariance: Covariance, x: str, z: Float[Tensor, "m d"]) ->
     # |x|² + |z|² − 2 xᵀz cancels least about the centre of z.
     centre = z.mean(0)
     x, z = g("Sub", x, centre), z - centre
-    total = isotropic = ""
+    total, isotropic = "", None
     for term in covariance.terms:
         inverse = term.kernel.lengthscale.to(z).reciprocal()
         if inverse.numel() == 1:
             isotropic = isotropic or _square_distance(g, x, z)
-            q = g("Mul", isotropic, inverse.square())
+            q = isotropic.then("Mul", inverse.square())
         else:
             q = _square_distance(g, g("Mul", x, inverse), z * inverse)
         # One factor a column, though all are equal: see the top of the file.
         scale = term.scale().to(z).expand(z.shape[0])
-        part = g("Mul", FAMILIES[term.family](g, q), scale)
+        kappa, _ = FAMILIES[term.family](q)
+        part = g("Mul", kappa.name, scale)
         total = g("Add", total, part) if total else part
     return total
 
 
-def _square_distance(g: Graph, x: str, z: Float[Tensor, "m d"]) -> str:
+def _square_distance(g: Graph, x: str, z: Float[Tensor, "m d"]) -> Node:
     x_norm = g("ReduceSum", g("Mul", x, x), torch.tensor([1]), keepdims=1)
     product = g("MatMul", x, -2.0 * z.mT.contiguous())
-    return g("Max", g("Add", g("Add", product, x_norm), z.square().sum(1)), 0.0)
+    return Node(g, "Max", g("Add", g("Add", product, x_norm), z.square().sum(1)), 0.0)
 
 
 def _latent_variance(g: Graph, K_xa: str, p: Predictor) -> str:

@@ -57,11 +57,11 @@ def overlapped_bound(
     q_beta = getattr(basis, "q", None)
     natural = q_beta if isinstance(q_beta, NaturalGaussian) else None
     large = x.is_cuda and len(basis.beta) >= LARGE_FACTORISATION
-    with covariance.held(x):
+    with covariance.parameters_read_once(x):
         # GPyTorch's own kernels read their parameters block by block.
         streams = SideStreams(device, enabled=covariance.fused)
         expectation = streams.start(lambda: model.likelihood.expectation(y, x.dtype), y)
-        kernel_parameters = covariance.held_tensors()
+        kernel_parameters = covariance.shared_parameters()
         factorising = torch.cuda.Event() if large else None
         factor = streams.run(lambda: _factor_of_beta(model, factorising), *kernel_parameters)
         precision_factor = None

@@ -34,8 +34,8 @@ def log_evidence(
 ) -> Float[Tensor, ""]:
     """log ∫ p(f) Π N(y_n; f_n, σ²)^w_n df, summed over the outputs; NaN where K has no factor."""
     weight = torch.ones_like(x[:, 0]) if weight is None else weight
-    with covariance.held(x):
-        factor = factorise(covariance.own_block(x) + (noise / weight).diag(), jitter=0.0)
+    with covariance.parameters_read_once(x):
+        factor = factorise(covariance.symmetric_block(x) + (noise / weight).diag(), jitter=0.0)
     whitened, _ = factor.solve(y.mT)
     # d log|R| = tr Ω
     log_det = log_diagonal(factor.R.detach()) + factor.omega.diagonal().sum()
@@ -51,7 +51,7 @@ def log_density_of_others(
     covariance: Covariance, noise: Float[Tensor, ""], few: Rows, others: Rows
 ) -> float:
     """Mean log density of other rows, given these, weights left aside."""
-    with covariance.held(few.x):
+    with covariance.parameters_read_once(few.x):
         K = covariance.block(few.x, few.x) + noise * torch.eye(len(few), dtype=few.x.dtype)
         factor = factorise(K, jitter=0.0)
         w = factor.R @ covariance.block(few.x, others.x)

@@ -11,7 +11,6 @@ import torch
 from orthogp.errors import ConfigurationError
 from orthogp.kernel import radial
 from orthogp.kernel.covariance import Covariance
-from orthogp.kernel.radial import accelerators
 from orthogp.likelihoods import Gaussian
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.training import Rows, TrainingConfig, fit
@@ -20,12 +19,12 @@ pytest.importorskip("llvmlite")
 
 from llvmlite import binding
 
-from orthogp.kernel.radial import kernels, threads
-from orthogp.kernel.radial.kernels import Kind
+from orthogp.kernel.radial import native
+from orthogp.kernel.radial.program import Kind, program
 
 
 def forget() -> None:
-    for found in (radial._on_host, radial._on_device, threads._parallel):
+    for found in (radial._llvm_backend, radial._triton_backend, native._openmp_parallel):
         found.cache_clear()
 
 
@@ -34,7 +33,7 @@ def switch(monkeypatch):
     """Sets what is switched off, until the end of the test."""
 
     def set_disabled(names: str) -> None:
-        monkeypatch.setenv(accelerators.VARIABLE, names)
+        monkeypatch.setenv(radial.VARIABLE, names)
         forget()
 
     yield set_disabled
@@ -58,7 +57,7 @@ def sums() -> list[torch.Tensor]:
     )
     covariance = Covariance(default_kernel(3, ard=True).double())
     block, along = covariance.block(x, z), covariance.matvec(x, z, a)
-    loss = block.square().sum() + along.square().sum() + covariance.own_block(x).sum()
+    loss = block.square().sum() + along.square().sum() + covariance.symmetric_block(x).sum()
     return [block, along, *torch.autograd.grad(loss, [x, z, a, *covariance.parameters()])]
 
 
@@ -78,12 +77,12 @@ def trained() -> list[torch.Tensor]:
 @pytest.mark.parametrize("work", [sums, trained])
 def test_what_is_switched_off_changes_nothing_but_the_speed(work, names, switch):
     switch("")
-    assert radial.compiled_for(torch.zeros(1, 1)) is not None
+    assert radial.compiled_backend(torch.zeros(1, 1)) is not None
     expected = work()
     switch(names)
-    assert (radial.compiled_for(torch.zeros(1, 1)) is None) == ("llvm" in names)
+    assert (radial.compiled_backend(torch.zeros(1, 1)) is None) == ("llvm" in names)
     if "openmp" in names:
-        assert threads._parallel() is None
+        assert native._openmp_parallel() is None
     for ours, theirs in zip(work(), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-8)
 
@@ -94,7 +93,7 @@ def test_triton_that_is_switched_off_is_not_tried(switch, monkeypatch):
     broken.__spec__ = ModuleSpec("triton", None)
     monkeypatch.setitem(sys.modules, "triton", broken)
     switch("triton")
-    assert radial._on_device(torch.device("cpu")) is None
+    assert radial._triton_backend(torch.device("cpu")) is None
 
 
 def test_a_name_that_is_none_of_them_is_refused(switch):
@@ -118,7 +117,7 @@ def test_programs_compile_for_processors_of_another_kind(triple, double, backwar
     # Every intrinsic is called by one of these.
     families = ("rbf", "matern12", "matern32", "matern52")
     kind = Kind(families, double, double, backward == double, backward, backward, backward)
-    module = binding.parse_assembly(kernels.program(kind))
+    module = binding.parse_assembly(program(kind))
     module.verify()
     machine = binding.Target.from_triple(triple).create_target_machine(opt=1)
     code = machine.emit_object(module)

@@ -12,36 +12,36 @@ import torch
 
 pytest.importorskip("llvmlite")
 
-from orthogp.kernel.radial import code_cache, compiled, job, kernels, native
-from orthogp.kernel.radial.kernels import Kind
+from orthogp.kernel.radial import compiled, native
+from orthogp.kernel.radial.program import Kind, program
 
 KIND = Kind(("rbf", "matern32"), double=True, ard=False, dense=True)
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setenv(code_cache.CACHE_VARIABLE, str(tmp_path / "cache"))
-    job.function_address.cache_clear()
+    monkeypatch.setenv(native.CACHE_VARIABLE, str(tmp_path / "cache"))
+    compiled._function.cache_clear()
     yield tmp_path / "cache"
-    job.function_address.cache_clear()
+    compiled._function.cache_clear()
 
 
 def block() -> torch.Tensor:
     """By the function of `KIND`, wherever it comes from."""
-    job.function_address.cache_clear()
+    compiled._function.cache_clear()
     x = torch.linspace(-1, 1, 30, dtype=torch.float64).view(10, 3)
     two = torch.ones(2, dtype=torch.float64)
     return compiled.Block.apply(x, x, two[:, None], two, KIND.families)
 
 
-def no_compiler(kind: Kind) -> bytes:
+def no_compiler(program: str) -> bytes:
     raise AssertionError("compiled again")
 
 
 def test_what_was_compiled_once_is_loaded(folder, monkeypatch):
     first = block()
     (file,) = folder.iterdir()
-    monkeypatch.setattr(kernels, "compile_function", no_compiler)
+    monkeypatch.setattr(native, "compile_program", no_compiler)
     torch.testing.assert_close(block(), first, rtol=0, atol=0)
     assert list(folder.iterdir()) == [file]
 
@@ -72,7 +72,7 @@ def test_only_the_user_may_read_or_write_what_is_cached(folder, umask):
 @pytest.fixture(scope="module")
 def foreign():
     """A whole file with the code of other kernels: who runs it gets other numbers."""
-    code = kernels.compile_function(replace(KIND, families=("rbf", "matern52")))
+    code = native.compile_program(program(replace(KIND, families=("rbf", "matern52"))))
     return hashlib.sha256(code).digest() + code
 
 
@@ -129,28 +129,28 @@ def test_symbolic_links_are_not_followed(folder, foreign, what, tmp_path):
 def test_without_a_folder_code_is_compiled(folder, place, tmp_path, monkeypatch):
     (tmp_path / "a file").write_text("no folder")
     wanted = block()
-    monkeypatch.setenv(code_cache.CACHE_VARIABLE, str(tmp_path / place) if place else "")
+    monkeypatch.setenv(native.CACHE_VARIABLE, str(tmp_path / place) if place else "")
     torch.testing.assert_close(block(), wanted, rtol=0, atol=0)
 
 
-def test_another_machine_or_source_has_code_of_its_own(folder, monkeypatch):
+def test_another_machine_or_program_has_code_of_its_own(folder, monkeypatch):
     block()
     monkeypatch.setattr(native, "this_machine", lambda: "another")
     block()
-    monkeypatch.setattr(job, "_source_digest", lambda: "another")
+    monkeypatch.setattr("orthogp.kernel.radial.program.STRIP", 4)
     block()
     assert len(list(folder.iterdir())) == 3
 
 
 def test_a_user_without_a_home_has_no_folder(monkeypatch):
-    for name in (code_cache.CACHE_VARIABLE, "XDG_CACHE_HOME"):
+    for name in (native.CACHE_VARIABLE, "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
 
     def homeless() -> None:
         raise RuntimeError("no home")
 
-    monkeypatch.setattr(code_cache.Path, "home", homeless)
-    assert code_cache.cached_code("key", lambda: b"made") == b"made"
+    monkeypatch.setattr(native.Path, "home", homeless)
+    assert native.cached_code("key", lambda: b"made") == b"made"
 
 
 def test_processes_that_begin_together_do_not_disturb_each_other(folder):

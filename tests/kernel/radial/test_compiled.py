@@ -1,8 +1,10 @@
 """The compiled radial sums are the plain ones: values, gradients, any shape, any thread count."""
 
 import importlib.util
+import re
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -12,11 +14,11 @@ import torch
 from orthogp.errors import DataError
 from orthogp.kernel import radial
 from orthogp.kernel.covariance import Covariance
+from orthogp.kernel.radial.program import Kind, program
 from problems import default_sum
 
 compiled = pytest.importorskip("orthogp.kernel.radial.compiled")
 native = pytest.importorskip("orthogp.kernel.radial.native")
-threads = pytest.importorskip("orthogp.kernel.radial.threads")
 
 ALL = ("rbf", "matern12", "matern32", "matern52")
 # The loop over the inputs is written out for few of them only.
@@ -161,21 +163,32 @@ def test_no_address_of_a_tensor_that_does_not_fit_is_handed_on(field, fault):
             compiled.Block.apply(*given.values(), ("matern52", "rbf"))
 
 
-@pytest.mark.parametrize("fault", ["dtype", "shape", "device", "layout"])
-@pytest.mark.parametrize("field", ["P", "g"])
-def test_nor_that_of_a_gradient(field, fault):
+@pytest.mark.parametrize("fault", ["dtype", "shape", "device"])
+@pytest.mark.parametrize("product", [False, True])
+def test_nor_that_of_a_gradient(product, fault):
     x, z, a, inverse, scale = (t.detach() for t in inputs(6, 5, 3, torch.float32, 2, False))
-    terms = compiled._Terms(x, z, a if field == "g" else None, inverse, scale, ALL[:2])
-    right = torch.ones(2, 6) if field == "g" else torch.ones(6, 5)
-    wrong = {
-        "dtype": right.double(), "shape": right[1:], "device": right.to("meta"),
-        "layout": right.mT.contiguous().mT,
-    }  # fmt: skip
-    found = compiled._Gradients(terms, True, True)
-    (job,) = terms.jobs()
-    found.add(job, **{field: right})
-    with pytest.raises(DataError, match=field):
-        found.add(job, **{field: wrong[fault]})
+    radial_sum = compiled._RadialSum(x, z, a if product else None, inverse, scale, ALL[:2])
+    right = torch.ones(2, 6) if product else torch.ones(6, 5)
+    wrong = {"dtype": right.double(), "shape": right[1:], "device": right.to("meta")}
+    radial_sum.gradients(right, True, True)
+    with pytest.raises(DataError, match="upstream"):
+        radial_sum.gradients(wrong[fault], True, True)
+
+
+@pytest.mark.parametrize("field", ["out", "upstream", "sums", "grad_x", "grad_z", "grad_a"])
+def test_nor_that_of_anything_in_pieces(field):
+    x, z, a, inverse, scale = (t.detach() for t in inputs(6, 5, 3, torch.float32, 2, False))
+    radial_sum = compiled._RadialSum(x, z, a, inverse, scale, ALL[:2])
+    (tile,) = radial_sum._tiles()
+    width = tile.z.shape[1]
+    shape = {
+        "out": (2, 6), "upstream": (2, 6), "sums": (6, 4), "grad_x": (6, 3),
+        "grad_z": (3, 6, width), "grad_a": (2, 6, width),
+    }[field]  # fmt: skip
+    dtype = torch.float64 if field == "sums" else torch.float32
+    pieces = torch.zeros(*shape[:-1], 2 * shape[-1], dtype=dtype)[..., ::2]
+    with pytest.raises(DataError, match="in one piece"):
+        radial_sum._call(radial_sum.kind, tile, **{field: pieces})
 
 
 def everything(given, families):
@@ -190,7 +203,7 @@ def everything(given, families):
 @pytest.mark.parametrize("pool", ["torch", "python"])
 def test_the_number_of_threads_changes_nothing(pool, monkeypatch):
     if pool == "python":
-        monkeypatch.setattr(threads, "_parallel", lambda: None)
+        monkeypatch.setattr(native, "_openmp_parallel", lambda: None)
     given = inputs(150, 200, 3, torch.float32, 2, True)
     before, results = torch.get_num_threads(), []
     try:
@@ -223,18 +236,18 @@ def test_a_block_with_itself_is_symmetric_with_ones_on_its_diagonal(name):
 
 
 def test_narrow_points_on_a_cpu_take_the_compiled_way():
-    assert radial.compiled_for(torch.zeros(2, 64)) is compiled
-    assert radial.compiled_for(torch.zeros(2, 3, dtype=torch.float64)) is compiled
-    assert radial.compiled_for(torch.zeros(2, 65)) is None
-    assert radial.compiled_for(torch.zeros(2, 3, dtype=torch.float16)) is None
-    assert radial.compiled_for(torch.zeros(2, 3, device="meta")) is None
+    assert radial.compiled_backend(torch.zeros(2, 64)) is compiled
+    assert radial.compiled_backend(torch.zeros(2, 3, dtype=torch.float64)) is compiled
+    assert radial.compiled_backend(torch.zeros(2, 65)) is None
+    assert radial.compiled_backend(torch.zeros(2, 3, dtype=torch.float16)) is None
+    assert radial.compiled_backend(torch.zeros(2, 3, device="meta")) is None
 
 
 @pytest.fixture
 def forgetful():
-    radial._on_host.cache_clear()
+    radial._llvm_backend.cache_clear()
     yield
-    radial._on_host.cache_clear()
+    radial._llvm_backend.cache_clear()
 
 
 def answers() -> torch.Tensor:
@@ -246,11 +259,11 @@ def answers() -> torch.Tensor:
 @pytest.mark.usefixtures("forgetful")
 def test_without_llvm_the_tiles_serve(monkeypatch):
     expected, find = answers(), importlib.util.find_spec
-    radial._on_host.cache_clear()
+    radial._llvm_backend.cache_clear()
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "llvmlite" else find(name)
     )
-    assert radial.compiled_for(torch.zeros(2, 2)) is None
+    assert radial.compiled_backend(torch.zeros(2, 2)) is None
     torch.testing.assert_close(answers(), expected)
 
 
@@ -259,11 +272,11 @@ def test_where_llvm_cannot_compile_the_tiles_serve_and_a_warning_says_so(monkeyp
     broken = ModuleType("llvmlite")
     monkeypatch.setitem(sys.modules, "llvmlite", broken)
     broken.__spec__ = importlib.util.spec_from_loader("llvmlite", None)
-    for name in ("compiled", "job", "kernels", "native"):
+    for name in ("compiled", "native"):
         monkeypatch.delitem(sys.modules, f"orthogp.kernel.radial.{name}")
         monkeypatch.delattr(radial, name)
     with pytest.warns(UserWarning, match="cannot compile"):
-        assert radial.compiled_for(torch.zeros(2, 2)) is None
+        assert radial.compiled_backend(torch.zeros(2, 2)) is None
 
 
 DEFAULT_DEVICE = """
@@ -280,7 +293,7 @@ else:
     torch.device("meta").__enter__()
 loss = covariance.block(x, x).square().sum() + covariance.matvec(x, x, a).square().sum()
 loss.backward()
-assert radial.compiled_for(x) is not None
+assert radial.compiled_backend(x) is not None
 assert loss.isfinite() and x.grad.isfinite().all() and x.grad.device.type == "cpu"
 """
 
@@ -291,3 +304,11 @@ def test_a_default_device_of_torch_does_not_matter(setting):
     script = f"SETTING = {setting!r}\n{DEFAULT_DEVICE}"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
+
+
+def test_the_documentation_shows_the_program_as_it_is():
+    page = Path(__file__).parents[3] / "docs" / "machine-code.md"
+    shown = re.findall(r"```llvm\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    written = program(Kind(("rbf",), double=False, ard=False, dense=True))
+    assert len(shown) == 2
+    assert all(part in written for part in shown)

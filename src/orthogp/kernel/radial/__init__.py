@@ -1,10 +1,11 @@
 """Sums of radial kernels, k(x, z) = Σ_k s_k κ_k(ρ_k |x − z|²): blocks, and blocks times vectors.
 
-`at_once` gives what computes a whole sum in one pass, where there is such a thing: machine code on
-a CPU, a Triton kernel on a CUDA device. Plain torch, in `tiled`, serves everywhere.
+A fused backend computes a whole sum in one pass: machine code on a CPU (`compiled`), a Triton
+kernel on a CUDA device (`fused`). Plain torch (`tiled`) serves everywhere.
 """
 
 import importlib.util
+import os
 import warnings
 from functools import cache
 from types import ModuleType
@@ -13,13 +14,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orthogp.kernel.radial.accelerators import disabled
-from orthogp.kernel.radial.tiled import FAMILIES
-
-__all__ = ["FAMILIES", "at_once", "compiled_for", "one_sided"]
+from orthogp.errors import ConfigurationError
 
 # What walks over the columns of x one by one is not for wide tables: they want a matrix product.
 WIDEST = 64
+# Names what is switched off, with commas between: llvm (machine code on a CPU), openmp (torch's own
+# threads for that code), triton (the fused kernel on a CUDA device). Each is looked up when it is
+# first needed.
+VARIABLE = "ORTHOGP_DISABLE"
+ACCELERATORS = ("llvm", "openmp", "triton")
 
 
 def one_sided(x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
@@ -37,25 +40,38 @@ class _TwiceGradient(torch.autograd.Function):
         return 2.0 * grad_outputs[0]
 
 
-def at_once(x: Tensor) -> ModuleType | None:
-    """The module whose functions take the whole sum at points like x, None for plain torch.
+def fused_backend(x: Tensor) -> ModuleType | None:
+    """The module with the fused `Block` and `Matvec` for points like x, or None.
 
     They take the lengthscales of every summand, not points divided by them.
     """
     if x.is_cuda:
-        return _on_device(x.device) if x.shape[1] <= WIDEST else None
-    return compiled_for(x)
+        return _triton_backend(x.device) if x.shape[1] <= WIDEST else None
+    return compiled_backend(x)
 
 
-def compiled_for(x: Tensor) -> ModuleType | None:
-    """The module of compiled sums where it serves points like x, else None."""
+def compiled_backend(x: Tensor) -> ModuleType | None:
+    """The module of machine code where it serves points like x, else None."""
     narrow = x.dtype in (torch.float32, torch.float64) and x.shape[1] <= WIDEST
-    return _on_host() if narrow and x.device.type == "cpu" else None
+    return _llvm_backend() if narrow and x.device.type == "cpu" else None
+
+
+def disabled(accelerator: str) -> bool:
+    """Whether the environment switches this accelerator off."""
+    named = os.environ.get(VARIABLE, "").split(",")
+    names = [name.strip() for name in named if name.strip()]
+    unknown = [name for name in names if name not in ACCELERATORS]
+    if unknown:
+        raise ConfigurationError(
+            f"{VARIABLE} names {', '.join(unknown)}; expected some of {', '.join(ACCELERATORS)}, "
+            "with commas between"
+        )
+    return accelerator in names
 
 
 @cache
-def _on_host() -> ModuleType | None:
-    """The compiled sums where LLVM is there and can compile for this machine."""
+def _llvm_backend() -> ModuleType | None:
+    """`compiled` where LLVM is there and can compile for this machine."""
     if disabled("llvm") or importlib.util.find_spec("llvmlite") is None:
         return None
     try:
@@ -74,8 +90,8 @@ def _on_host() -> ModuleType | None:
 
 
 @cache
-def _on_device(device: torch.device) -> ModuleType | None:
-    """The fused kernel where Triton is there and can compile it, which takes a C compiler."""
+def _triton_backend(device: torch.device) -> ModuleType | None:
+    """`fused` where Triton is there and can compile it, which takes a C compiler."""
     if disabled("triton") or importlib.util.find_spec("triton") is None:
         return None
     try:

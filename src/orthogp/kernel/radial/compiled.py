@@ -1,26 +1,30 @@
-"""The radial sums on a CPU by the functions of `kernels`: values and all gradients.
+"""The radial sums on a CPU by machine code: values and all gradients.
 
-Here every summand has lengthscales of its own, one for all inputs or one for each, so that a sum of
+Every summand has lengthscales of its own, one for all inputs or one for each, so that a sum of
 kernels with a lengthscale for each input is still a single pass. Distances are sums of squared
 differences: nothing cancels.
 """
 
+from array import array
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from orthogp.kernel.radial.checks import check_points
-from orthogp.kernel.radial.job import TileJob
-from orthogp.kernel.radial.kernels import Kind, piece
+from orthogp.errors import DataError
+from orthogp.kernel.radial import native, program
+from orthogp.kernel.radial.program import ADDRESSES, Kind
+from orthogp.kernel.radial.terms import check_points
 
-# Columns whose sums are held at a time: memory does not grow with them.
+# Columns of a tile: the memory for the gradients of points does not grow beyond it.
 TILE_COLUMNS = 2**13
 # Rows are cut into this many tasks, whatever the number of threads: so are the sums.
 TASKS = 16
+# Fewer entries than this are done before a second thread has begun.
+SMALLEST_SHARED = 2**13
 
 
 class Block(torch.autograd.Function):
@@ -28,21 +32,14 @@ class Block(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, z, inverse, scale, families):
-        terms = ctx.terms = _Terms(x, z, None, inverse, scale, families)
-        out = x.new_empty(x.shape[0], z.shape[0])
-        for job in terms.jobs():
-            job.run(terms.kind, out=out)
-        return out
+        ctx.sum = _RadialSum(x, z, None, inverse, scale, families)
+        return ctx.sum.values()
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *grad_outputs):
-        P = grad_outputs[0].contiguous()
-        needed = ctx.needs_input_grad
-        found = _Gradients(ctx.terms, *needed[:2])
-        for job in ctx.terms.jobs():
-            found.add(job, P=P)
-        return found.x(), found.z(), *found.hyper(), None
+        x, z, _, inverse, scale = ctx.sum.gradients(*grad_outputs, *ctx.needs_input_grad[:2])
+        return x, z, inverse, scale, None
 
 
 class Matvec(torch.autograd.Function):
@@ -50,115 +47,133 @@ class Matvec(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, z, a, inverse, scale, families):
-        terms = ctx.terms = _Terms(x, z, a, inverse, scale, families)
-        out = a.new_zeros(a.shape[0], x.shape[0])
-        for job in terms.jobs():
-            job.run(terms.kind, out=out)
-        return out
+        ctx.sum = _RadialSum(x, z, a, inverse, scale, families)
+        return ctx.sum.values()
 
     @staticmethod
     @once_differentiable
     def backward(ctx, *grad_outputs):
-        g = grad_outputs[0].contiguous()
-        needed = ctx.needs_input_grad
-        found = _Gradients(ctx.terms, *needed[:2])
-        for job in ctx.terms.jobs():
-            found.add(job, g=g)
-        return found.x(), found.z(), found.a(), *found.hyper(), None
+        return *ctx.sum.gradients(*grad_outputs, *ctx.needs_input_grad[:2]), None
 
 
-class _Terms:
-    """The points, and the sum."""
+class _Tile(NamedTuple):
+    """Columns of the block; z `[d, width]` and a `[c, width]` there, padded to whole vectors."""
+
+    columns: slice
+    z: Tensor
+    a: Tensor | None
+
+
+class _RadialSum:
+    """K_xz where a is None, else K_xz a, and the gradients of what it depends on."""
 
     def __init__(self, x, z, a, inverse, scale, families: tuple[str, ...]):
         check_points(x, z, a)
-        ard = inverse.shape[1] > 1
-        self.kind = _kind(families, x.dtype == torch.float64, ard, a is None)
-        self.inverse, self.scale, self.a = inverse.contiguous(), scale.contiguous(), a
-        self.x, self.z, self.rho = x.contiguous(), z, inverse.square().contiguous()
+        self.x, self.z, self.a, self.inverse = x.contiguous(), z, a, inverse
+        self.rho, self.scale = inverse.square().contiguous(), scale.contiguous()
+        self.kind = Kind(families, x.dtype == torch.float64, inverse.shape[1] > 1, a is None)
         self.tasks = min(TASKS, x.shape[0])
-        self._only: TileJob | None = None
+        self._tile: _Tile | None = None
 
-    def jobs(self) -> Iterator[TileJob]:
-        """Tile after tile, each with all rows and some columns of the block."""
-        count = self.z.shape[0] if self.x.shape[0] else 0
-        if 0 < count <= TILE_COLUMNS:
-            # Packed once for both directions; of many tiles only one is held at a time.
-            self._only = self._job(0, count) if self._only is None else self._only
-            yield self._only
-            return
-        for left in range(0, count, TILE_COLUMNS):
-            yield self._job(left, min(TILE_COLUMNS, count - left))
+    def values(self) -> Tensor:
+        if self.a is None:
+            out = self.x.new_empty(self.x.shape[0], self.z.shape[0])
+        else:
+            out = self.x.new_zeros(self.a.shape[0], self.x.shape[0])
+        for tile in self._tiles():
+            self._call(self.kind, tile, out=out)
+        return out
 
-    def _job(self, left: int, columns: int) -> TileJob:
-        step = piece(self.kind.double)
-        right, width = left + columns, -(-columns // step) * step
-        z = _padded(self.z[left:right].mT, width)
-        a = None if self.a is None else _padded(self.a[:, left:right], width)
-        return TileJob(
-            self.kind, self.x, z, a, self.rho, self.scale, left=left, columns=columns,
-            stride=self.z.shape[0], tasks=self.tasks,
-        )  # fmt: skip
-
-
-class _Gradients:
-    """Those of x, z, a, the inverse lengthscales and the scales, summed over tiles."""
-
-    def __init__(self, terms: _Terms, rows_needed: bool, columns_needed: bool):
-        self.terms, kind = terms, terms.kind
-        self.kind = _kind(
-            kind.families, kind.double, kind.ard, kind.dense, True, rows_needed, columns_needed
-        )
-        self.of_x = torch.zeros_like(terms.x) if rows_needed else None
-        self.of_z: list[Tensor] = []
-        self.of_a: list[Tensor] = []
+    def gradients(
+        self, upstream: Tensor, x_needed: bool, z_needed: bool
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor]:
+        """Those of x, z, a, the inverse lengthscales and the scales."""
+        x, z, a, own = self.x, self.z, self.a, self.kind
+        kind = Kind(own.families, own.double, own.ard, own.dense, True, x_needed, z_needed)
         # One number sums millions of terms: in double, whatever the blocks are in.
-        size = len(kind.families) * (2 + (terms.x.shape[1] if kind.ard else 0))
-        self.wide = terms.scale.new_zeros(terms.tasks, size, dtype=torch.float64)
+        num_sums = len(self.scale) + self.inverse.numel()
+        sums = x.new_zeros(self.tasks, num_sums, dtype=torch.float64)
+        given = {"upstream": upstream.contiguous(), "sums": sums}
+        if x_needed:
+            given["grad_x"] = torch.zeros_like(x)
+        of_z, of_a = [], []
+        for tile in self._tiles():
+            count, width = tile.columns.stop - tile.columns.start, tile.z.shape[1]
+            # Of z and a every task has a part of its own.
+            if z_needed:
+                given["grad_z"] = x.new_zeros(x.shape[1], self.tasks, width)
+            if a is not None:
+                given["grad_a"] = x.new_zeros(a.shape[0], self.tasks, width)
+            self._call(kind, tile, **given)
+            if z_needed:
+                of_z.append(given["grad_z"].sum(1)[:, :count].mT)
+            if a is not None:
+                of_a.append(given["grad_a"].sum(1)[:, :count])
+        grad_z = (torch.cat(of_z) if of_z else torch.zeros_like(z)) if z_needed else None
+        grad_a = None
+        if a is not None:
+            grad_a = torch.cat(of_a, 1) if of_a else torch.zeros_like(a)
+        totals = sums.sum(0).to(self.scale.dtype)
+        moments = totals[len(self.scale) :].view_as(self.inverse)
+        # q = Σ_d ρ_d (x_d − z_d)² with ρ = inverse²; a single ρ is in the moments already.
+        grad_inverse = moments * self.inverse if kind.ard else moments / self.inverse
+        return given.get("grad_x"), grad_z, grad_a, grad_inverse, totals[: len(self.scale)]
 
-    def add(self, job: TileJob, **given: Tensor) -> None:
-        x, kind = self.terms.x, self.kind
-        tensors = given | {"sums": self.wide}
-        if self.of_x is not None:
-            tensors["grad_x"] = self.of_x
-        # What every task adds to z, and to a.
-        if kind.columns_needed:
-            tensors["grad_z"] = x.new_zeros(x.shape[1], job.tasks, job.width)
-        if not kind.dense:
-            tensors["grad_a"] = x.new_zeros(len(self.terms.a), job.tasks, job.width)
-        job.run(kind, **tensors)
-        if kind.columns_needed:
-            self.of_z.append(tensors["grad_z"].sum(1)[:, : job.columns].mT)
-        if not kind.dense:
-            self.of_a.append(tensors["grad_a"].sum(1)[:, : job.columns])
+    def _tiles(self) -> Iterator[_Tile]:
+        """Tile after tile of the columns; a single one is packed once for both directions."""
+        count = self.z.shape[0] if self.x.shape[0] else 0
+        for left in range(0, count, TILE_COLUMNS):
+            columns = slice(left, min(left + TILE_COLUMNS, count))
+            if self._tile is None or self._tile.columns != columns:
+                width = -(-(columns.stop - left) // self.kind.lanes) * self.kind.lanes
+                a = None if self.a is None else _padded(self.a[:, columns], width)
+                self._tile = _Tile(columns, _padded(self.z[columns].mT, width), a)
+            yield self._tile
 
-    def x(self) -> Tensor | None:
-        return self.of_x
+    def _call(self, kind: Kind, tile: _Tile, **tensors: Tensor) -> None:
+        """Calls the function of this kind on a tile: the only place where tensors become addresses.
 
-    def z(self) -> Tensor | None:
-        if not self.kind.columns_needed:
-            return None
-        return torch.cat(self.of_z) if self.of_z else torch.zeros_like(self.terms.z)
-
-    def a(self) -> Tensor:
-        return torch.cat(self.of_a, 1) if self.of_a else torch.zeros_like(self.terms.a)
-
-    def hyper(self) -> tuple[Tensor, Tensor]:
-        """The gradients of the inverse lengthscales and of the scales."""
-        inverse, scale = self.terms.inverse, self.terms.scale
-        count = len(scale)
-        sums = self.wide.sum(0).to(scale.dtype)
-        totals, moments, squares = sums[:count], sums[count : 2 * count], sums[2 * count :]
-        if self.kind.ard:
-            # q = Σ_d ρ_d (x_d − z_d)² with ρ = inverse²
-            return squares.view_as(inverse) * inverse, totals
-        # q = ρ d², and Q has ρ in it
-        return moments.view_as(inverse) / inverse, totals
-
-
-@cache
-def _kind(*description: Any) -> Kind:
-    return Kind(*description)
+        Machine code knows neither dtypes nor shapes. A tensor of another kind than the one it was
+        made for gives wrong numbers or ends the process, so every one is checked here.
+        """
+        (rows, dims), width, tasks = self.x.shape, tile.z.shape[-1], self.tasks
+        count, columns, stride = len(kind.families), tile.columns, self.z.shape[0]
+        latents = 0 if tile.a is None else tile.a.shape[0]
+        lengthscales = dims if kind.ard else 1
+        num_sums = count * (1 + lengthscales)
+        result = (rows, stride) if kind.dense else (latents, rows)
+        shapes = {
+            "x": (rows, dims), "z": (dims, width), "a": (latents, width),
+            "rho": (count, lengthscales), "scale": (count,), "out": result, "upstream": result,
+            "grad_x": (rows, dims), "grad_z": (dims, tasks, width),
+            "grad_a": (latents, tasks, width), "sums": (tasks, num_sums),
+        }  # fmt: skip
+        tensors |= {"x": self.x, "z": tile.z, "rho": self.rho, "scale": self.scale}
+        if tile.a is not None:
+            tensors["a"] = tile.a
+        own = torch.float64 if kind.double else torch.float32
+        addresses: dict[str, int] = dict.fromkeys(ADDRESSES, 0)
+        for name, tensor in tensors.items():
+            dtype, shape = torch.float64 if name == "sums" else own, shapes[name]
+            fits = tensor.dtype == dtype and tensor.shape == shape and tensor.is_cpu
+            if not (fits and tensor.is_contiguous()):
+                raise DataError(
+                    f"{name} is {tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device}; "
+                    f"expected {dtype} of shape {shape} on the CPU, in one piece: the points, the "
+                    "weights, the kernel and the gradients must agree"
+                )
+            addresses[name] = tensor.data_ptr()
+        if kind.dense:
+            # In a block the tile begins somewhere in the first row.
+            addresses["out"] += columns.start * own.itemsize
+            addresses["upstream"] += columns.start * own.itemsize
+        num_columns = columns.stop - columns.start
+        # In the order of `program.SIZES`.
+        sizes = (rows, num_columns, dims, width, stride, latents, tasks, num_sums)
+        # The first number counts the tasks that threads have drawn.
+        record = array("q", [0, *addresses.values(), *sizes])
+        threads = torch.get_num_threads() if rows * num_columns >= SMALLEST_SHARED else 1
+        native.run(_function(kind), record.buffer_info()[0], threads)
 
 
 def _padded(rows: Tensor, width: int) -> Tensor:
@@ -166,3 +181,9 @@ def _padded(rows: Tensor, width: int) -> Tensor:
     out = rows.new_zeros(rows.shape[0], width)
     out[:, : rows.shape[1]] = rows
     return out
+
+
+@cache
+def _function(kind: Kind) -> int:
+    """The address of the machine code of this kind."""
+    return native.load_function(program.program(kind), program.NAME)

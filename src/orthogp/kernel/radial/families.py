@@ -1,71 +1,49 @@
-"""The radial families on vectors of a program under construction: q = ρ d² ↦ κ(q) and κ′(q)."""
+"""The radial families, each written once: q = ρ |x − z|² ↦ κ(q) and κ′(q).
+
+A formula consists of sums, products and four operations that its caller gives it:
+
+- `sqrt(t)`: √t
+- `exp_minus(t)`: e^−t, for t ≥ 0
+- `limit(t)`: t, or some t with e^−t ≈ 0 where it is larger, for an `exp_minus` that takes no more
+- `ratio(e, r)`: e / r, and 0 at r = 0
+
+The same lines so run on torch tensors (`tiled`), write LLVM vectors (`program`), are translated by
+Triton (`fused`), and become ONNX nodes (`orthogp.storage.onnx`).
+"""
 
 from collections.abc import Callable
-
-from orthogp.kernel.radial.emit import Number
-
-
-def decay(t: Number) -> Number:
-    """e^−t for t ≥ 0 that `clamped` leaves as it is, within two units in the last place."""
-    program = t.program
-    # e^−t = 2ⁿ e^r with |r| ≤ ½ log 2; adding a number whose last bit is worth one rounds n.
-    if program.double:
-        magic, digits = 1.5 * 2**52, 52
-        high, low = 6.93147180369123816490e-01, 1.90821492927058770002e-10
-        coefficients = (
-            2.510522981321569e-08, 2.76263877218691e-07, 2.7557255369427714e-06,
-            2.4801504273761e-05, 0.00019841269874844894, 0.0013888888932546337,
-            0.008333333333326129, 0.041666666666572975, 0.1666666666666667, 0.5, 1.0, 1.0,
-        )  # fmt: skip
-    else:
-        magic, digits = 1.5 * 2**23, 23
-        high, low = 0.693359375, -2.12194440054690583e-4
-        coefficients = (
-            0.0013933660796991896, 0.008369164314730674, 0.04166646482796766,
-            0.16666505117847225, 0.5, 1.0, 1.0,
-        )  # fmt: skip
-    shifted = t * -1.4426950408889634 + magic
-    n = shifted - magic
-    r = (t * -1.0 - n * high) - n * low
-    y = program.constant(coefficients[0], program.vector)
-    for coefficient in coefficients[1:]:
-        y = y * r + coefficient
-    return y.times_power_of_two(shifted, digits)
+from functools import partial
+from typing import Any
 
 
-def clamped(t: Number) -> Number:
-    """t, or where it is larger the largest t whose `decay` is no subnormal number."""
-    return t.at_most(708.0 if t.program.double else 87.0)
+def _rbf(q, sqrt, exp_minus, limit, ratio):
+    e = exp_minus(limit(0.5 * q))
+    return e, -0.5 * e
 
 
-def _rbf(q: Number) -> tuple[Number, Number]:
-    value = decay(clamped(q * 0.5))
-    return value, value * -0.5
+def _matern12(q, sqrt, exp_minus, limit, ratio):
+    r = limit(sqrt(q))
+    e = exp_minus(r)
+    # κ′ is infinite at r = 0, where it multiplies x − z = 0: that product is 0.
+    return e, -0.5 * ratio(e, r)
 
 
-def _matern12(q: Number) -> tuple[Number, Number]:
-    r = clamped(q.sqrt())
-    value = decay(r)
-    # κ′ is infinite at r = 0, where x − z = 0 multiplies it: that product is 0.
-    return value, value * -0.5 / r.replaced(0.0, float("inf"))
+def _matern32(q, sqrt, exp_minus, limit, ratio):
+    r = limit(sqrt(3.0 * q))
+    e = exp_minus(r)
+    return (1.0 + r) * e, -1.5 * e
 
 
-def _matern32(q: Number) -> tuple[Number, Number]:
-    r = clamped((q * 3.0).sqrt())
-    exponential = decay(r)
-    return (r + 1.0) * exponential, exponential * -1.5
+def _matern52(q, sqrt, exp_minus, limit, ratio):
+    r = limit(sqrt(5.0 * q))
+    e = exp_minus(r)
+    linear = (1.0 + r) * e
+    return r * r * e * (1.0 / 3.0) + linear, (-5.0 / 6.0) * linear
 
 
-def _matern52(q: Number) -> tuple[Number, Number]:
-    r = clamped((q * 5.0).sqrt())
-    exponential = decay(r)
-    linear = (r + 1.0) * exponential
-    return r * r * exponential * (1.0 / 3.0) + linear, linear * (-5.0 / 6.0)
+FORMULAS = {"rbf": _rbf, "matern12": _matern12, "matern32": _matern32, "matern52": _matern52}
 
 
-FAMILIES: dict[str, Callable[[Number], tuple[Number, Number]]] = {
-    "rbf": _rbf,
-    "matern12": _matern12,
-    "matern32": _matern32,
-    "matern52": _matern52,
-}
+def families_with(**operations: Callable) -> dict[str, Callable[[Any], tuple[Any, Any]]]:
+    """Every family as a function q ↦ (κ, κ′), with these operations."""
+    return {name: partial(formula, **operations) for name, formula in FORMULAS.items()}

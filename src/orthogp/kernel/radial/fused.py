@@ -1,7 +1,7 @@
 """The radial sums on a CUDA device: one Triton kernel does the elementwise work of a tile.
 
 A tile of K, or of K and Q = ∂ℓ/∂K ∘ W, is written once and read by matrix products while it is
-still in the device's cache; of K a no more than a tile is ever held. Distances are sums of squared
+still in the device's cache; of K a there is never more than a tile. Distances are sums of squared
 differences: nothing cancels, and no product runs in TF32.
 """
 
@@ -14,7 +14,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from orthogp.errors import DataError
-from orthogp.kernel.radial.checks import check_points
+from orthogp.kernel.radial.families import FORMULAS
+from orthogp.kernel.radial.terms import check_points
 
 FAMILY_CODES = {"rbf": 0, "matern12": 1, "matern32": 2, "matern52": 3}
 # K and Q of a float32 tile together fit the second-level cache of a large device.
@@ -187,15 +188,15 @@ class _Gradients:
 
 
 def _centred(x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Both sets about a centre of z, where the points' gradients cancel least, beside ones."""
+    """Both sets, with a column of ones, about a centre of z: their gradients cancel least there."""
     # Of the first rows: a mean over the columns of a tall matrix occupies one processor alone.
     centre = z[:, :CENTRE_ROWS].mean(1, keepdim=True) if z.shape[1] else z.new_zeros(1, 1, 1)
-    one = _beside_ones(x, centre)
+    one = _with_ones(x, centre)
     same = x.data_ptr() == z.data_ptr() and x.shape == z.shape
-    return one, one if same else _beside_ones(z, centre)
+    return one, one if same else _with_ones(z, centre)
 
 
-def _beside_ones(points: Tensor, centre: Tensor) -> Tensor:
+def _with_ones(points: Tensor, centre: Tensor) -> Tensor:
     out = points.new_ones(*points.shape[:-1], points.shape[-1] + 1)
     torch.sub(points, centre, out=out[..., :-1])
     return out
@@ -215,27 +216,40 @@ def _chunks(x: Tensor, z: Tensor) -> Iterator[slice]:
 
 
 @triton.jit
+def _sqrt(t):
+    return tl.sqrt(t)
+
+
+@triton.jit
+def _exp_minus(t):
+    return tl.exp(-t)
+
+
+@triton.jit
+def _limit(t):
+    return t
+
+
+@triton.jit
+def _ratio(e, r):
+    return tl.where(r > 0, e / r, 0.0)
+
+
+_rbf, _matern12 = triton.jit(FORMULAS["rbf"]), triton.jit(FORMULAS["matern12"])
+_matern32, _matern52 = triton.jit(FORMULAS["matern32"]), triton.jit(FORMULAS["matern52"])
+
+
+@triton.jit
 def _family(q, FAMILY: tl.constexpr):
     """κ(q) and κ′(q)."""
     if FAMILY == 0:
-        value = tl.exp(-0.5 * q)
-        slope = -0.5 * value
+        value, slope = _rbf(q, _sqrt, _exp_minus, _limit, _ratio)
     elif FAMILY == 1:
-        r = tl.sqrt(q)
-        value = tl.exp(-r)
-        # Infinite at r = 0, where x − z = 0 multiplies it: that product is 0.
-        slope = tl.where(r > 0, -0.5 * value / r, 0.0)
+        value, slope = _matern12(q, _sqrt, _exp_minus, _limit, _ratio)
     elif FAMILY == 2:
-        r = tl.sqrt(3.0 * q)
-        decay = tl.exp(-r)
-        value = (1.0 + r) * decay
-        slope = -1.5 * decay
+        value, slope = _matern32(q, _sqrt, _exp_minus, _limit, _ratio)
     else:
-        r = tl.sqrt(5.0 * q)
-        decay = tl.exp(-r)
-        linear = (1.0 + r) * decay
-        value = linear + (5.0 / 3.0) * q * decay
-        slope = (-5.0 / 6.0) * linear
+        value, slope = _matern52(q, _sqrt, _exp_minus, _limit, _ratio)
     return value, slope
 
 

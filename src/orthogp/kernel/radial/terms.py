@@ -1,4 +1,4 @@
-"""What a sum of scaled radial kernels consists of, and its parameters as the sums take them."""
+"""What a sum of scaled radial kernels consists of, its parameters, and the points that it takes."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -6,6 +6,8 @@ from functools import cached_property, reduce
 import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, RBFKernel, ScaleKernel
 from torch import Tensor
+
+from orthogp.errors import DataError
 
 MATERN_FAMILIES = {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}
 
@@ -63,7 +65,7 @@ class RadialSum:
         return self.lengthscale.reciprocal()
 
 
-class Reading:
+class Parameters:
     """The kernel's parameters, each read once, in every form and dtype that is asked for."""
 
     def __init__(self, terms: tuple[RadialTerm, ...]):
@@ -71,15 +73,15 @@ class Reading:
         self.scales = [term.scale().reshape(1) for term in terms]
         self.families = tuple(term.family for term in terms)
         self._sums: dict[torch.dtype, RadialSum] = {}
-        self.prepared: list[Tensor] = []
+        self.converted: list[Tensor] = []
 
-    def prepare(self, dtypes: set[torch.dtype], at_once: bool) -> None:
-        """Makes now what blocks beside each other would each make for themselves, or for all."""
-        if at_once:
+    def convert(self, dtypes: set[torch.dtype], fused: bool) -> None:
+        """Computes `converted` now, what blocks in several CUDA streams would each compute."""
+        if fused:
             sums = [self.sum(dtype) for dtype in dtypes]
-            self.prepared = [t for s in sums for t in (s.inverse, s.scale)]
+            self.converted = [t for s in sums for t in (s.inverse, s.scale)]
         else:
-            self.prepared = [t for g in self._groups for t in (g.lengthscale, g.scale)]
+            self.converted = [t for g in self._groups for t in (g.lengthscale, g.scale)]
 
     @cached_property
     def _groups(self) -> list[RadialGroup]:
@@ -130,3 +132,39 @@ def radial_terms(
     if kind is MaternKernel:
         return (RadialTerm(MATERN_FAMILIES[kernel.nu], kernel, scales),)  # pyright: ignore
     return None
+
+
+def check_points(x: Tensor, z: Tensor, a: Tensor | None = None, width: int | None = None) -> None:
+    """Refuses points and weights of which K_xz or K_xz a would not be what it says.
+
+    x is `[n, d]`, z `[m, d]` and a `[c, m]`, of one floating dtype and on one device; d is `width`
+    where the kernel has a lengthscale for each input.
+    """
+    x_shape, z_shape, dtype, device = x.shape, z.shape, x.dtype, x.device
+    if len(x_shape) != 2 or len(z_shape) != 2 or x_shape[1] != z_shape[1]:
+        raise DataError(
+            f"x has shape {tuple(x_shape)} and z has shape {tuple(z_shape)}; expected two tables "
+            "with the same number of columns"
+        )
+    if width is not None and x_shape[1] != width:
+        raise DataError(
+            f"the points have {x_shape[1]} columns, and the kernel has lengthscales for {width}; "
+            "pass as many columns as there are lengthscales"
+        )
+    if z.dtype != dtype or not dtype.is_floating_point or (a is not None and a.dtype != dtype):
+        weights = "" if a is None else f", a is {a.dtype}"
+        raise DataError(
+            f"x is {dtype}, z is {z.dtype}{weights}; expected one floating dtype for all of them: "
+            "cast them with .to(dtype)"
+        )
+    if z.device != device or (a is not None and a.device != device):
+        weights = "" if a is None else f", a on {a.device}"
+        raise DataError(
+            f"x is on {device}, z on {z.device}{weights}; expected one device: move them with "
+            ".to(device)"
+        )
+    if a is not None and (a.dim() != 2 or a.shape[1] != z_shape[0]):
+        raise DataError(
+            f"a has shape {tuple(a.shape)}; expected a row for each latent function and a column "
+            f"for each of the {z_shape[0]} points of z"
+        )

@@ -1,65 +1,124 @@
 """The radial sums as torch operations on tiles that stay in cache.
 
-What the backward pass needs of a tile is kept while the whole block is small and computed again
+What the backward pass needs of a tile is stored while the whole block is small and computed again
 when it is not: for K a the memory is that of x, z and a, whatever their lengths.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from orthogp.kernel.radial.families import families_with
+
 # Bytes of a tile. On a CPU a tile and a temporary fit the second-level cache of two cores; on a GPU
 # a tile must fill the chip.
 TILE_BYTES = {"cpu": 3 * 2**19, "cuda": 2**26}
 TILE_COLUMNS = {"cpu": 2**12, "cuda": 2**16}
-# A block of at most this many elements keeps its tiles for the backward pass.
-KEPT_ELEMENTS = 2**22
+# A block of at most this many elements stores its tiles for the backward pass.
+STORED_ELEMENTS = 2**22
 
 # ρ and s are numbers on a CPU, where they are cheaper, and tensors where reading them would wait.
 Scalar = float | Tensor
 
-# Each family: (d², ρ) ↦ κ(q) and σ(q) at q = ρ d², with κ′ = ζ σ. σ may be κ itself.
+
+class _Buffer:
+    """A tensor, and how many operations are still to read it: the last may write over it."""
+
+    def __init__(self, tensor: Tensor, reads: int):
+        self.tensor, self.reads = tensor, reads
+
+    def read(self) -> Tensor:
+        self.reads -= 1
+        return self.tensor
 
 
-def _rbf(d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor]:
-    value = (d2 * (-0.5 * rho)).exp_()
-    return value, value
+@dataclass(frozen=True)
+class _Affine:
+    """shift + factor · tensor, where the numbers wait for the next pass over the tensor."""
+
+    buffer: _Buffer
+    new_buffer: Callable[[Tensor], _Buffer]
+    # A tensor for d² only, of which roots and exponentials are taken at once.
+    factor: Any = 1.0
+    shift: float = 0.0
+
+    def _result(self, tensor: Tensor, factor: float = 1.0) -> "_Affine":
+        return _Affine(self.new_buffer(tensor), self.new_buffer, factor)
+
+    def _free(self, *others: "_Affine") -> Tensor | None:
+        """The memory of an operand that nothing reads any more."""
+        buffers = (value.buffer for value in (self, *others))
+        return next((buffer.tensor for buffer in buffers if buffer.reads == 0), None)
+
+    def __radd__(self, number: float) -> "_Affine":
+        return replace(self, shift=number + self.shift)
+
+    def __rmul__(self, number: float) -> "_Affine":
+        return replace(self, factor=number * self.factor, shift=number * self.shift)
+
+    def __mul__(self, other: "_Affine | float") -> "_Affine":
+        if not isinstance(other, _Affine):
+            return other * self
+        t, u = self.buffer.read(), other.buffer.read()
+        out = self._free(other)
+        if not self.shift:
+            return self._result(torch.mul(t, u, out=out), self.factor * other.factor)
+        start = u if self.shift == 1.0 else self.shift * u
+        return self._result(torch.addcmul(start, t, u, value=self.factor, out=out), other.factor)
+
+    def __add__(self, other: "_Affine") -> "_Affine":
+        t, u = self.buffer.read(), other.buffer.read()
+        start = u if other.factor == 1.0 else other.factor * u
+        return self._result(torch.add(start, t, alpha=self.factor, out=self._free(other)))
+
+    def _scaled(self, factor: Any) -> Tensor:
+        return torch.mul(self.buffer.read(), factor, out=self._free())
+
+    def sqrt(self) -> "_Affine":
+        return self._result(self._scaled(self.factor).sqrt_())
+
+    def exp_minus(self) -> "_Affine":
+        return self._result(self._scaled(-self.factor).exp_())
+
+    def ratio(self, r: "_Affine") -> "_Affine":
+        e, r_ = self.buffer.read(), r.buffer.read()
+        return self._result(torch.where(r_ > 0, e / r_, 0.0))
 
 
-def _matern12(d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor]:
-    r = (d2 * rho).sqrt_()
-    value = torch.neg(r).exp_()
-    # κ′ = −e^{−r} / 2r is infinite at r = 0, where x − z = 0 multiplies it: that product is 0.
-    return value, torch.where(r > 0, value / r, 0.0)
+FAMILIES = families_with(
+    sqrt=_Affine.sqrt, exp_minus=_Affine.exp_minus, limit=lambda t: t, ratio=_Affine.ratio
+)
 
 
-def _matern32(d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor]:
-    r = (d2 * (3.0 * rho)).sqrt_()
-    decay = torch.neg(r).exp_()
-    return r.add_(1.0).mul_(decay), decay
+def _plan(family: Callable) -> tuple[list[int], float]:
+    """How often the buffers of a family are read, in the order that they are made in, and ζ."""
+    made: list[_Buffer] = []
+
+    def new_buffer(tensor: Tensor) -> _Buffer:
+        # Counted down from 0, it is never free.
+        made.append(_Buffer(tensor, 0))
+        return made[-1]
+
+    value, slope = family(_Affine(_Buffer(torch.ones(1), 0), new_buffer))
+    returned = [value.buffer, slope.buffer]
+    return [returned.count(buffer) - buffer.reads for buffer in made], slope.factor
 
 
-def _matern52(d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor]:
-    r2 = d2 * (5.0 * rho)
-    r = r2.sqrt()
-    decay = torch.neg(r).exp_()
-    linear = r.add_(1.0).mul_(decay)
-    quadratic = r2.mul_(decay)
-    return torch.add(linear, quadratic, alpha=1.0 / 3.0, out=quadratic), linear
+# κ′ = ζ σ, where the tensor of σ may be that of κ.
+_PLANS = {name: _plan(family) for name, family in FAMILIES.items()}
+ZETA = {name: zeta for name, (_, zeta) in _PLANS.items()}
 
 
-FAMILIES: dict[str, Callable[[Tensor, Scalar], tuple[Tensor, Tensor]]] = {
-    "rbf": _rbf,
-    "matern12": _matern12,
-    "matern32": _matern32,
-    "matern52": _matern52,
-}
-
-
-ZETA = {"rbf": -0.5, "matern12": -0.5, "matern32": -1.5, "matern52": -5.0 / 6.0}
+def _evaluate(name: str, d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor]:
+    """κ and σ of a family at q = ρ d²."""
+    reads = iter(_PLANS[name][0])
+    q = _Affine(_Buffer(d2, 0), lambda tensor: _Buffer(tensor, next(reads)), rho)
+    value, slope = FAMILIES[name](q)
+    return value.buffer.tensor, slope.buffer.tensor
 
 
 @dataclass(frozen=True)
@@ -137,26 +196,27 @@ class Matvec(torch.autograd.Function):
 class _Terms:
     """The points about the centre of z, where |x|² + |z|² − 2 xᵀz cancels least, and the sum."""
 
-    def __init__(self, x, z, rho: Tensor, scale: Tensor, families: tuple[str, ...], again: bool):
+    def __init__(
+        self, x, z, rho: Tensor, scale: Tensor, families: tuple[str, ...], differentiated: bool
+    ):
         self.same = x is z
         centre = z.mean(0) if z.shape[0] else 0.0
         self.z = z - centre
         self.x = self.z if self.same else x - centre
         self.rho, self.scale, self.families = rho, scale, families
-        # With `again` the tiles of a small block are kept for a second pass.
-        self._keep = again and x.shape[0] * z.shape[0] <= KEPT_ELEMENTS
-        self._kept: list[Tile] = []
+        self._store = differentiated and x.shape[0] * z.shape[0] <= STORED_ELEMENTS
+        self._stored: list[Tile] = []
 
     def tiles(self) -> Iterator[Tile]:
-        if self._kept:
-            yield from self._kept
+        if self._stored:
+            yield from self._stored
             return
         rho = _scalars(self.rho)
         for rows, columns, d2 in self._distances():
-            families = [FAMILIES[name](d2, rho[k]) for k, name in enumerate(self.families)]
+            families = [_evaluate(name, d2, rho[k]) for k, name in enumerate(self.families)]
             tile = Tile(rows, columns, d2, families)
-            if self._keep:
-                self._kept.append(tile)
+            if self._store:
+                self._stored.append(tile)
             yield tile
 
     def slope_factors(self) -> list[Scalar]:
@@ -229,7 +289,7 @@ class _PointSums:
     ):
         self.factors = terms.slope_factors()
         self.g, self.a = g, a
-        # With a column of ones beside the points, one product gives Q z and the row sums of Q.
+        # With a column of ones after the points, one product gives Q z and the row sums of Q.
         self.x_one, self.z_one = _with_ones(terms.x), _with_ones(terms.z)
         self.left = self.x_one if g is None else self.x_one * g[:, None]
         self.right = self.z_one if a is None else self.z_one * a[:, None]

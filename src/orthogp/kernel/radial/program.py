@@ -1,0 +1,449 @@
+"""The radial sums in LLVM's language: one function for each `Kind`, the same for every processor.
+
+A call works through a record of addresses and sizes. Its rows are cut into tasks; every thread that
+takes part draws the next task until none is left, so what comes out does not depend on how many
+threads did. All of Σ_k s_k κ_k(q_k) happens in registers, over strips of columns whose points stay
+in the first-level cache; no block is written unless the block is what was asked for.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+
+from orthogp.kernel.radial.families import families_with
+
+NAME = "radial"
+# Bytes of a vector: longer than any register, so that LLVM has several to work on side by side.
+VECTOR_BYTES = 256
+# Bytes of a vector that accumulates a sum: shorter, as these would fill the registers.
+SUM_BYTES = 64
+# Vectors of a strip.
+STRIP = 8
+# x and grad_x are [rows, dims], z [dims, width], a [latents, width], rho [k, 1] or [k, dims]; out
+# and upstream, its gradient, are [rows, stride] or [latents, rows]; grad_z [dims, tasks, width],
+# grad_a [latents, tasks, width], sums [tasks, num_sums] of float64. The width is that of the
+# columns padded with zeros to whole vectors.
+ADDRESSES = (
+    "x", "z", "a", "rho", "scale", "out", "upstream", "grad_x", "grad_z", "grad_a", "sums",
+)  # fmt: skip
+SIZES = ("rows", "columns", "dims", "width", "stride", "latents", "tasks", "num_sums")
+
+Constant = float | int
+Summand = tuple[int, "Value", "Value | None", "Value", "Value", "Value"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a function is for.
+
+    With `ard` every summand has distances of its own, Σ_d ρ_kd (x_d − z_d)². `dense` is about K
+    itself, else it is about K a. A function gives values, or, with `backward`, the gradients of
+    the parameters, of a, and of the points of rows and columns where they are needed.
+    """
+
+    families: tuple[str, ...]
+    double: bool
+    ard: bool
+    dense: bool
+    backward: bool = False
+    rows_needed: bool = False
+    columns_needed: bool = False
+
+    @property
+    def lanes(self) -> int:
+        """Numbers of a vector: columns that are worked on together."""
+        return VECTOR_BYTES // (8 if self.double else 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """An integer, a float or a vector of floats; Python's numbers mix in as constants."""
+
+    function: "Function"
+    type: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.type} {self.text}"
+
+    def _new(self, instruction: str) -> "Value":
+        return self.function.value(self.type, instruction)
+
+    def _combine(self, operation: str, other: "Value | Constant") -> "Value":
+        # Products and sums may be fused; nothing else is rearranged, and NaN keeps its meaning.
+        operation = operation if self.type == "i64" else f"f{operation} contract"
+        return self._new(f"{operation} {self}, {self.function.constant(other, self.type).text}")
+
+    def __add__(self, other: "Value | Constant") -> "Value":
+        return self._combine("add", other)
+
+    def __sub__(self, other: "Value | Constant") -> "Value":
+        return self._combine("sub", other)
+
+    def __mul__(self, other: "Value | Constant") -> "Value":
+        return self._combine("mul", other)
+
+    def __truediv__(self, other: "Value | Constant") -> "Value":
+        return self._combine("div", other)
+
+    def __floordiv__(self, other: "Value | int") -> "Value":
+        return self._combine("sdiv", other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def at_most(self, limit: "Value | Constant") -> "Value":
+        """This, or the limit where this is larger; NaN stays."""
+        return self.replaced("gt", limit, limit)
+
+    def replaced(self, relation: str, other: "Value | Constant", by: "Value | Constant") -> "Value":
+        """This, with another value in its place where it stands in a relation."""
+        f = self.function
+        compare = f"icmp s{relation}" if self.type == "i64" else f"fcmp o{relation}"
+        holds = f.emit(f"{compare} {self}, {f.constant(other, self.type).text}")
+        bit = f"<{f.lanes} x i1>" if self.type[0] == "<" else "i1"
+        return self._new(f"select {bit} {holds}, {f.constant(by, self.type)}, {self}")
+
+    def sqrt(self) -> "Value":
+        return self._new(f"call contract {self.type} @llvm.sqrt.{self.function.suffix}({self})")
+
+    def partial_sums(self) -> "Value":
+        """The sum of the parts of a vector, each as long as those that accumulate sums."""
+        f, parts = self.function, []
+        for first in range(0, f.lanes, f.sum_lanes):
+            chosen = ", ".join(f"i32 {first + k}" for k in range(f.sum_lanes))
+            part = f"shufflevector {self}, {self.type} poison, <{f.sum_lanes} x i32> <{chosen}>"
+            parts.append(f.value(f.sum, part))
+        while len(parts) > 1:
+            half = len(parts) // 2
+            parts = [left + right for left, right in zip(parts[:half], parts[half:], strict=True)]
+        return parts[0]
+
+    def total(self) -> "Value":
+        """The sum over the lanes of a vector that accumulates one."""
+        f = self.function
+        given = f"{f.constant(-0.0, f.number)}, {self}"
+        call = f"call reassoc {f.number} @llvm.vector.reduce.fadd.{f.sum_suffix}({given})"
+        return f.value(f.number, call)
+
+
+class Function:
+    """A function under construction: the text of its instructions, one after the other."""
+
+    def __init__(self, kind: Kind):
+        self.double, self.lanes = kind.double, kind.lanes
+        self.number, self.size = ("double", 8) if kind.double else ("float", 4)
+        self.sum_lanes = SUM_BYTES // self.size
+        self.vector, self.sum = (f"<{n} x {self.number}>" for n in (self.lanes, self.sum_lanes))
+        bits = 8 * self.size
+        self.suffix, self.sum_suffix = f"v{self.lanes}f{bits}", f"v{self.sum_lanes}f{bits}"
+        self._count, self._lines, self._variables = 0, [], []
+        self.fields, record = {}, Value(self, "ptr", "%record")
+        # Before the fields is the counter of tasks.
+        for k, name in enumerate(ADDRESSES + SIZES, start=1):
+            field = Value(self, "ptr" if name in ADDRESSES else "i64", f"%{name}")
+            place = self.at(record, k, "i64")
+            self._lines.append(f"{field.text} = load {field.type}, {place}")
+            self.fields[name] = field
+
+    def __getitem__(self, field: str) -> Value:
+        """A field of the record."""
+        return self.fields[field]
+
+    def _new_name(self) -> str:
+        self._count += 1
+        return f"v{self._count}"
+
+    def emit(self, instruction: str) -> str:
+        """Appends an instruction and returns the name of its result."""
+        name = f"%{self._new_name()}"
+        self._lines.append(f"{name} = {instruction}")
+        return name
+
+    def value(self, type_: str, instruction: str) -> Value:
+        return Value(self, type_, self.emit(instruction))
+
+    def constant(self, number: Value | Constant, type_: str) -> Value:
+        """A number as a value of this type, in every lane of a vector; a value as it is."""
+        if isinstance(number, Value):
+            return number
+        if type_ == "i64":
+            return Value(self, type_, str(number))
+        # LLVM writes a float with the digits of a double.
+        width = "d" if self.double else "f"
+        (rounded,) = struct.unpack(width, struct.pack(width, number))
+        digits = f"0x{struct.pack('>d', rounded).hex()}"
+        return Value(self, type_, f"splat ({self.number} {digits})" if type_[0] == "<" else digits)
+
+    @contextmanager
+    def _while_below(self, stop: Value | int, draw: Callable[[], Value]) -> Iterator[Value]:
+        """Loops over the integers whose computation `draw` emits, until one is not below `stop`."""
+        head, body, after = (f"{self._new_name()}.{name}" for name in ("head", "body", "after"))
+        self._lines.append(f"br label %{head}\n{head}:")
+        index = draw()
+        inside = self.emit(f"icmp slt {index}, {self.constant(stop, 'i64').text}")
+        self._lines.append(f"br i1 {inside}, label %{body}, label %{after}\n{body}:")
+        yield index
+        self._lines.append(f"br label %{head}\n{after}:")
+
+    def tasks(self) -> AbstractContextManager[Value]:
+        """Loops over the tasks that this thread draws from the counter that all threads share."""
+        draw = "atomicrmw add ptr %record, i64 1 monotonic"
+        return self._while_below(self["tasks"], lambda: self.value("i64", draw))
+
+    def loop(
+        self, start: Value | int, stop: Value | int, step: int = 1
+    ) -> AbstractContextManager[Value]:
+        """for index in range(start, stop, step)"""
+        counter = self.variable(self.constant(start, "i64"))
+
+        def draw() -> Value:
+            index = self.load(counter, "i64")
+            self.store(index + step, counter)
+            return index
+
+        return self._while_below(stop, draw)
+
+    def variable(self, value: Value) -> Value:
+        """A pointer to memory that lives as long as the call, with this value stored in it."""
+        pointer = Value(self, "ptr", f"%{self._new_name()}")
+        self._variables.append(f"{pointer.text} = alloca {value.type}, align {SUM_BYTES}")
+        self.store(value, pointer)
+        return pointer
+
+    def at(self, array: Value, index: Value | int, type_: str | None = None) -> Value:
+        """A pointer to an element of an array, or to the vector that begins there."""
+        index = self.constant(index, "i64")
+        return self.value("ptr", f"getelementptr {type_ or self.number}, {array}, {index}")
+
+    def load(self, pointer: Value, type_: str | None = None) -> Value:
+        # Arrays come from torch: vectors in them may begin anywhere.
+        type_ = type_ or self.vector
+        return self.value(type_, f"load {type_}, {pointer}, align {self.size}")
+
+    def store(self, value: Value, pointer: Value) -> None:
+        self._lines.append(f"store {value}, {pointer}, align {self.size}")
+
+    def add_to(self, pointer: Value, value: Value) -> None:
+        self.store(self.load(pointer, value.type) + value, pointer)
+
+    def copy_part(self, source: Value, target: Value, count: Value) -> None:
+        """Copies a vector, or its first `count` numbers where that is fewer."""
+        count = count.at_most(self.lanes)
+        whole = count // self.lanes
+        with self.loop(0, whole):
+            self.store(self.load(source), target)
+        with self.loop(whole * self.lanes, count) as j:
+            self.store(self.load(self.at(source, j), self.number), self.at(target, j))
+
+    def text(self) -> str:
+        number, vector = self.number, self.vector
+        declared = (
+            f"declare {vector} @llvm.sqrt.{self.suffix}({vector})\n"
+            f"declare {number} @llvm.vector.reduce.fadd.{self.sum_suffix}({number}, {self.sum})\n"
+        )
+        body = "\n".join(self._variables + self._lines)
+        return f"{declared}define void @{NAME}(ptr %record) {{\n{body}\nret void\n}}\n"
+
+
+def _exp_minus(t: Value) -> Value:
+    """e^−t for t ≥ 0 that `_limit` leaves as it is, within two units in the last place."""
+    f = t.function
+    # e^−t = 2ⁿ e^r with |r| ≤ ½ log 2; adding a number whose last bit is worth one rounds n.
+    if f.double:
+        magic, digits = 1.5 * 2**52, 52
+        high, low = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+        coefficients = (
+            2.510522981321569e-08, 2.76263877218691e-07, 2.7557255369427714e-06,
+            2.4801504273761e-05, 0.00019841269874844894, 0.0013888888932546337,
+            0.008333333333326129, 0.041666666666572975, 0.1666666666666667, 0.5, 1.0, 1.0,
+        )  # fmt: skip
+    else:
+        magic, digits = 1.5 * 2**23, 23
+        high, low = 0.693359375, -2.12194440054690583e-4
+        coefficients = (
+            0.0013933660796991896, 0.008369164314730674, 0.04166646482796766,
+            0.16666505117847225, 0.5, 1.0, 1.0,
+        )  # fmt: skip
+    shifted = t * -1.4426950408889634 + magic
+    n = shifted - magic
+    r = (t * -1.0 - n * high) - n * low
+    y = f.constant(coefficients[0], f.vector)
+    for coefficient in coefficients[1:]:
+        y = y * r + coefficient
+    # Times 2ⁿ: n is in the last bits of `shifted`, and the exponent of y begins after its digits.
+    word, bits = f"i{8 * f.size}", f"<{f.lanes} x i{8 * f.size}>"
+    exponent, own = (f.emit(f"bitcast {v} to {bits}") for v in (shifted, y))
+    power = f.emit(f"shl {bits} {exponent}, splat ({word} {digits})")
+    total = f.emit(f"add {bits} {own}, {power}")
+    return f.value(f.vector, f"bitcast {bits} {total} to {f.vector}")
+
+
+def _limit(t: Value) -> Value:
+    """t, or where it is larger the largest t whose e^−t is no subnormal number."""
+    return t.at_most(708.0 if t.function.double else 87.0)
+
+
+def _ratio(e: Value, r: Value) -> Value:
+    return e / r.replaced("eq", 0.0, float("inf"))
+
+
+FAMILIES = families_with(sqrt=Value.sqrt, exp_minus=_exp_minus, limit=_limit, ratio=_ratio)
+
+
+class _Kernel:
+    """Writes the function of one kind.
+
+    The gradients come from P = ∂ℓ/∂K as it is given or as gᵀ a. With Q = 2 P ∘ Σ_k s_k ρ_k κ′_k,
+    ∂ℓ/∂x_i = Σ_j Q_ij (x_i − z_j); ∂ℓ/∂z_j is −Σ_i of the same. Where every summand has a ρ for
+    every input, so has Q, and Q_k is what it is without ρ. The gradients of rows are complete, the
+    others are sums over the rows of a task. Values with an index j are vectors: of the columns from
+    j on, as many as fill one.
+    """
+
+    def __init__(self, kind: Kind):
+        f = self.f = Function(kind)
+        self.kind, self.count, self.zero = kind, len(kind.families), f.constant(0.0, f.vector)
+        # Of a row: Σ P κ_k; Σ Q_k d², or Σ Q_k (x_d − z_d)² of every input; then ∂ℓ/∂x_id.
+        self.num_accumulators = f["num_sums"] + f["dims"]
+        self.accumulators = f.value("ptr", f"alloca {f.sum}, {self.num_accumulators}")
+
+    def number(self, field: str, index: Value | int) -> Value:
+        """One number of an array, in every lane of a vector."""
+        f = self.f
+        number = f.load(f.at(f[field], index), f.number)
+        first = f.emit(f"insertelement {f.vector} poison, {number}, i64 0")
+        spread = f"{f.vector} {first}, {f.vector} poison, <{f.lanes} x i32> zeroinitializer"
+        return f.value(f.vector, f"shufflevector {spread}")
+
+    def weight(self, k: int, d: Value) -> Value:
+        """ρ_kd."""
+        return self.number("rho", self.f["dims"] * k + d)
+
+    def difference(self, i: Value, d: Value, j: Value) -> Value:
+        """x_id − z_jd."""
+        f = self.f
+        z = f.load(f.at(f["z"], d * f["width"] + j))
+        return self.number("x", i * f["dims"] + d) - z
+
+    def distances(self, i: Value, j: Value) -> list[Value]:
+        """|x_i − z_j|², or what every summand has in its place."""
+        f, ard = self.f, self.kind.ard
+        totals = [f.variable(self.zero) for _ in range(self.count if ard else 1)]
+        with f.loop(0, f["dims"]) as d:
+            difference = self.difference(i, d, j)
+            square = difference * difference
+            for k, total in enumerate(totals):
+                f.add_to(total, self.weight(k, d) * square if ard else square)
+        return [f.load(total) for total in totals]
+
+    def summands(self, i: Value, j: Value) -> Iterator[Summand]:
+        """Of each summand: its number, s, ρ or None, d², κ, κ′."""
+        distances = self.distances(i, j)
+        for k, name in enumerate(self.kind.families):
+            d2 = distances[k if self.kind.ard else 0]
+            rho = None if self.kind.ard else self.number("rho", k)
+            found = FAMILIES[name](d2 if rho is None else rho * d2)
+            yield k, self.number("scale", k), rho, d2, *found
+
+    def values(self, task: Value, i: Value, j: Value) -> None:
+        """Writes K itself, or adds K a to the output."""
+        f, K = self.f, self.zero
+        for _, scale, _, _, kappa, _ in self.summands(i, j):
+            K = K + scale * kappa
+        if self.kind.dense:
+            place = f.at(f["out"], i * f["stride"] + j)
+            f.copy_part(f.variable(K), place, f["columns"] - j)
+            return
+        with f.loop(0, f["latents"]) as c:
+            a = f.load(f.at(f["a"], c * f["width"] + j))
+            f.add_to(f.at(f["out"], c * f["rows"] + i), (K * a).partial_sums().total())
+
+    def upstream(self, i: Value, j: Value) -> Value:
+        """P, with zeros beyond the last column."""
+        f, P = self.f, self.f.variable(self.zero)
+        if self.kind.dense:
+            f.copy_part(f.at(f["upstream"], i * f["stride"] + j), P, f["columns"] - j)
+            return f.load(P)
+        with f.loop(0, f["latents"]) as c:
+            a = f.load(f.at(f["a"], c * f["width"] + j))
+            f.add_to(P, self.number("upstream", c * f["rows"] + i) * a)
+        return f.load(P)
+
+    def gradients(self, task: Value, i: Value, j: Value) -> None:
+        f, kind = self.f, self.kind
+        P, K, Q = self.upstream(i, j), self.zero, []
+        for k, scale, rho, d2, kappa, slope in self.summands(i, j):
+            factor = scale * 2.0 if rho is None else rho * scale * 2.0
+            Q.append(factor * (P * slope))
+            K = K + scale * kappa
+            self.accumulate(k, P * kappa)
+            if rho is not None:
+                self.accumulate(self.count + k, Q[k] * d2)
+        if kind.ard or kind.rows_needed or kind.columns_needed:
+            Q = Q if kind.ard else [reduce(add, Q)]
+            with f.loop(0, f["dims"]) as d:
+                self.input_gradients(task, i, j, d, Q)
+        if not kind.dense:
+            with f.loop(0, f["latents"]) as c:
+                place = f.at(f["grad_a"], (c * f["tasks"] + task) * f["width"] + j)
+                f.add_to(place, self.number("upstream", c * f["rows"] + i) * K)
+
+    def input_gradients(self, task: Value, i: Value, j: Value, d: Value, Q: list[Value]) -> None:
+        """What input d gives to the gradients of the points and of its own lengthscales."""
+        f, kind = self.f, self.kind
+        difference = self.difference(i, d, j)
+        if kind.ard:
+            square = difference * difference
+            for k, own in enumerate(Q):
+                self.accumulate(f["dims"] * k + d + self.count, own * square)
+            Q = [self.weight(k, d) * own for k, own in enumerate(Q)]
+        pull = reduce(add, Q) * difference
+        if kind.columns_needed:
+            place = f.at(f["grad_z"], (d * f["tasks"] + task) * f["width"] + j)
+            f.store(f.load(place) - pull, place)
+        if kind.rows_needed:
+            self.accumulate(f["num_sums"] + d, pull)
+
+    def accumulator(self, index: Value | int) -> Value:
+        return self.f.at(self.accumulators, index, self.f.sum)
+
+    def accumulate(self, index: Value | int, terms: Value) -> None:
+        self.f.add_to(self.accumulator(index), terms.partial_sums())
+
+    def clear_accumulators(self) -> None:
+        f = self.f
+        with f.loop(0, self.num_accumulators) as n:
+            f.store(f.constant(0.0, f.sum), self.accumulator(n))
+
+    def add_accumulated(self, task: Value, i: Value) -> None:
+        """Adds what a row accumulated to the sums of its task and to its own gradient."""
+        f = self.f
+        with f.loop(0, f["num_sums"]) as n:
+            total = f.load(self.accumulator(n), f.sum).total()
+            wide = total if f.double else f.value("double", f"fpext {total} to double")
+            f.add_to(f.at(f["sums"], task * f["num_sums"] + n, "double"), wide)
+        if self.kind.rows_needed:
+            with f.loop(0, f["dims"]) as d:
+                total = f.load(self.accumulator(f["num_sums"] + d), f.sum).total()
+                f.add_to(f.at(f["grad_x"], i * f["dims"] + d), total)
+
+
+def program(kind: Kind) -> str:
+    """The function `void NAME(int64 *record)` of this kind."""
+    kernel = _Kernel(kind)
+    f, strip = kernel.f, STRIP * kind.lanes
+    with f.tasks() as task:
+        start, stop = (t * f["rows"] // f["tasks"] for t in (task, task + 1))
+        with f.loop(0, f["width"], strip) as left:
+            right = (left + strip).at_most(f["width"])
+            with f.loop(start, stop) as i:
+                if kind.backward:
+                    kernel.clear_accumulators()
+                with f.loop(left, right, kind.lanes) as j:
+                    (kernel.gradients if kind.backward else kernel.values)(task, i, j)
+                if kind.backward:
+                    kernel.add_accumulated(task, i)
+    return f.text()
