@@ -189,13 +189,13 @@ def test_the_fused_radial_sums_are_the_tiled_ones(dtype, families, ard, latents,
         total = 0.0
         for k, family in enumerate(families):
             scaled = [t * own[k] for t in points[:2]]
-            radial_sum = getattr(tiled, name).apply
+            radial_sum = getattr(tiled, name)
             part = slice(k, k + 1)
             total += radial_sum(*scaled, *points[2:], ones[part], size[part], (family,))
         return total
 
-    for name, arguments in (("Block", inputs[:2] + inputs[3:]), ("Matvec", inputs)):
-        ours = getattr(fused, name).apply(*arguments, families)
+    for name, arguments in (("block", inputs[:2] + inputs[3:]), ("matvec", inputs)):
+        ours = getattr(fused, name)(*arguments, families)
         outputs = [ours, plainly(name, *arguments)]
         weights = torch.randn_like(outputs[0])
         grads = [torch.autograd.grad(out, arguments, weights) for out in outputs]

@@ -86,7 +86,7 @@ class Covariance(nn.Module):
         check_points(x, z, width=self._width)
         if self.terms is None:
             return self._generic_block(x, z)
-        return self._radial_sum("Block", x, z)
+        return self._radial_sum("block", x, z)
 
     def symmetric_block(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
         """K_xx, for a loss whose gradient with respect to it is symmetric.
@@ -98,7 +98,7 @@ class Covariance(nn.Module):
         # Plain torch takes distances by products: those of a point to itself are exact only there.
         if self.terms is None or radial.fused_backend(x) is None:
             return self.block(x, x)
-        return self._radial_sum("Block", *radial.one_sided(x))
+        return self._radial_sum("block", *radial.one_sided(x))
 
     def diagonal(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """k(x_i, x_i) for every row."""
@@ -119,25 +119,25 @@ class Covariance(nn.Module):
         check_points(x, z, a, self._width)
         if self.terms is None:
             return self._generic_matvec(x, z, a)
-        return self._radial_sum("Matvec", x, z, a)
+        return self._radial_sum("matvec", x, z, a)
 
     def _read_parameters(self) -> Parameters:
         assert self.terms is not None
         return self._parameters_by_thread.get(threading.get_ident()) or Parameters(self.terms)
 
     def _radial_sum(self, operation: str, x: Tensor, z: Tensor, *a: Tensor) -> Tensor:
-        """`Block` or `Matvec` of the fused backend, or of torch tiles, group by group."""
+        """`block` or `matvec` of the fused backend, or of torch tiles, group by group."""
         parameters, backend = self._read_parameters(), radial.fused_backend(x)
         if backend is not None:
             terms = parameters.sum(x.dtype)
             function = getattr(backend, operation)
-            return function.apply(x, z, *a, terms.inverse, terms.scale, terms.families)
+            return function(x, z, *a, terms.inverse, terms.scale, terms.families)
         total = None
         for group in parameters.groups(x.dtype):
             scaled = group.inputs(x)
             other = scaled if x is z else group.inputs(z)
             function = getattr(tiled, operation)
-            part = function.apply(scaled, other, *a, group.rho, group.scale, group.families)
+            part = function(scaled, other, *a, group.rho, group.scale, group.families)
             total = part if total is None else total + part
         assert total is not None
         return total

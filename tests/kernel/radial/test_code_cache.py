@@ -31,7 +31,7 @@ def block() -> torch.Tensor:
     compiled._function.cache_clear()
     x = torch.linspace(-1, 1, 30, dtype=torch.float64).view(10, 3)
     two = torch.ones(2, dtype=torch.float64)
-    return compiled.Block.apply(x, x, two[:, None], two, KIND.families)
+    return compiled.block(x, x, two[:, None], two, KIND.families)
 
 
 def no_compiler(program: str) -> bytes:

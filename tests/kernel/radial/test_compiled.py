@@ -70,7 +70,7 @@ def test_values_and_gradients_are_the_plain_ones(shape, ard, dtype):
     given = inputs(*shape, dtype, len(families), ard)
     x, z, a, inverse, scale = given
     K, product = plain(*given, families)
-    ours = compiled.Block.apply(x, z, inverse, scale, families)
+    ours = compiled.block(x, z, inverse, scale, families)
     assert_same([ours], [K], dtype)
     weight = torch.cos(torch.arange(K.numel())).reshape(K.shape)
     no_a = [x, z, inverse, scale]
@@ -79,7 +79,7 @@ def test_values_and_gradients_are_the_plain_ones(shape, ard, dtype):
         torch.autograd.grad((K * weight).sum(), no_a, retain_graph=True),
         dtype,
     )
-    ours = compiled.Matvec.apply(x, z, a, inverse, scale, families)
+    ours = compiled.matvec(x, z, a, inverse, scale, families)
     assert_same([ours], [product], dtype)
     assert_same(
         torch.autograd.grad(ours.square().sum(), given),
@@ -93,9 +93,9 @@ def test_values_and_gradients_are_the_plain_ones(shape, ard, dtype):
 def test_each_gradient_alone_is_what_it_is_among_all(needed, ard):
     given = inputs(20, 30, 3, torch.float64, 2, ard)
     families = ("matern52", "rbf")
-    whole = torch.autograd.grad(compiled.Matvec.apply(*given, families).exp().sum(), given)
+    whole = torch.autograd.grad(compiled.matvec(*given, families).exp().sum(), given)
     alone = [t.detach().requires_grad_(k in needed) for k, t in enumerate(given)]
-    loss = compiled.Matvec.apply(*alone, families).exp().sum()
+    loss = compiled.matvec(*alone, families).exp().sum()
     found = torch.autograd.grad(loss, [alone[k] for k in needed])
     torch.testing.assert_close(found, tuple(whole[k] for k in needed), rtol=1e-12, atol=1e-12)
 
@@ -104,7 +104,7 @@ def test_each_gradient_alone_is_what_it_is_among_all(needed, ard):
 def test_the_exponential_is_right_to_the_last_places(dtype):
     distance = torch.linspace(0.0, 12.5, 20_001, dtype=torch.float64).to(dtype)[:, None]
     one = torch.ones(1, 1, dtype=dtype)
-    K = compiled.Block.apply(distance, torch.zeros(1, 1, dtype=dtype), one, one[0], ("rbf",))
+    K = compiled.block(distance, torch.zeros(1, 1, dtype=dtype), one, one[0], ("rbf",))
     # Of the very exponent that the loop sees.
     exponent = -0.5 * (distance.numpy() * distance.numpy())[:, 0]
     exact = np.exp(exponent.astype(np.longdouble))
@@ -117,7 +117,7 @@ def test_far_points_have_nothing_in_common_and_nan_shows():
     x = torch.tensor([[0.0], [1e4], [1e30], [torch.nan]])
     one = torch.ones(1, 1)
     for name in ALL:
-        K = compiled.Block.apply(x, one, one, one[0], (name,))
+        K = compiled.block(x, one, one, one[0], (name,))
         assert K[1, 0].abs() < 1e-30
         assert K[2, 0].abs() < 1e-30
         assert K[3, 0].isnan()
@@ -131,16 +131,16 @@ def test_layouts_of_the_inputs_do_not_matter(ard):
     spread[::2] = x
     other = [spread[::2], z.mT.contiguous().mT, a.mT.contiguous().mT]
     families = ("matern32", "rbf")
-    expected = compiled.Matvec.apply(x, z, a, inverse, scale, families)
-    assert torch.equal(compiled.Matvec.apply(*other, inverse, scale, families), expected)
+    expected = compiled.matvec(x, z, a, inverse, scale, families)
+    assert torch.equal(compiled.matvec(*other, inverse, scale, families), expected)
     flipped = x.mT.contiguous().mT
-    block = compiled.Block.apply(x, z, inverse, scale, families)
-    assert torch.equal(compiled.Block.apply(flipped, z, inverse, scale, families), block)
+    block = compiled.block(x, z, inverse, scale, families)
+    assert torch.equal(compiled.block(flipped, z, inverse, scale, families), block)
     upstream = torch.randn(70, 40).mT
     grads = []
     for p in (upstream, upstream.contiguous()):
         leaf = x.clone().requires_grad_()
-        out = compiled.Block.apply(leaf, z, inverse, scale, families)
+        out = compiled.block(leaf, z, inverse, scale, families)
         grads.append(torch.autograd.grad(out, leaf, p)[0])
     assert torch.equal(*grads)
 
@@ -156,11 +156,11 @@ def test_no_address_of_a_tensor_that_does_not_fit_is_handed_on(field, fault):
     else:
         given[field] = wrong[..., :-1].contiguous() if fault == "shape" else wrong.to("meta")
     with pytest.raises(DataError):
-        compiled.Matvec.apply(*given.values(), ("matern52", "rbf"))
+        compiled.matvec(*given.values(), ("matern52", "rbf"))
     del given["a"]
     if field != "a":
         with pytest.raises(DataError):
-            compiled.Block.apply(*given.values(), ("matern52", "rbf"))
+            compiled.block(*given.values(), ("matern52", "rbf"))
 
 
 @pytest.mark.parametrize("fault", ["dtype", "shape", "device"])
@@ -194,8 +194,8 @@ def test_nor_that_of_anything_in_pieces(field):
 def everything(given, families):
     """Values and gradients, to compare bit by bit."""
     x, z, a, inverse, scale = given
-    block = compiled.Block.apply(x, z, inverse, scale, families)
-    product = compiled.Matvec.apply(x, z, a, inverse, scale, families)
+    block = compiled.block(x, z, inverse, scale, families)
+    product = compiled.matvec(x, z, a, inverse, scale, families)
     loss = block.square().sum() + product.square().sum()
     return [block, product, *torch.autograd.grad(loss, given)]
 
@@ -230,7 +230,7 @@ def test_tiles_of_columns_change_nothing(columns, monkeypatch):
 def test_a_block_with_itself_is_symmetric_with_ones_on_its_diagonal(name):
     x = inputs(50, 1, 5, torch.float32, 1, False)[0].detach()
     one = torch.ones(1, 1)
-    K = compiled.Block.apply(x, x, one, one[0], (name,))
+    K = compiled.block(x, x, one, one[0], (name,))
     assert torch.equal(K, K.mT)
     assert torch.equal(K.diagonal(), torch.ones(50))
 

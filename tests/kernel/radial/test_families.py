@@ -33,12 +33,12 @@ def slope(family: str, q: float) -> float:
 
 def by_torch(name, x, inverse, scale):
     zero = torch.zeros_like(x[:1])
-    return tiled.Block.apply(x, zero, inverse.square().reshape(1), scale, (name,))
+    return tiled.block(x, zero, inverse.square().reshape(1), scale, (name,))
 
 
 def by_machine_code(name, x, inverse, scale):
     compiled = pytest.importorskip("orthogp.kernel.radial.compiled")
-    return compiled.Block.apply(x, torch.zeros_like(x[:1]), inverse, scale, (name,))
+    return compiled.block(x, torch.zeros_like(x[:1]), inverse, scale, (name,))
 
 
 def by_triton(name, x, inverse, scale, monkeypatch):
@@ -53,7 +53,7 @@ def by_triton(name, x, inverse, scale, monkeypatch):
     elif not torch.cuda.is_available():
         pytest.skip("neither a GPU nor Triton's interpreter is there")
     x, inverse, scale = (t.to(device) for t in (x, inverse, scale))
-    return fused.Block.apply(x, torch.zeros_like(x[:1]), inverse, scale, (name,)).cpu()
+    return fused.block(x, torch.zeros_like(x[:1]), inverse, scale, (name,)).cpu()
 
 
 FORMS = {"torch": by_torch, "machine code": by_machine_code, "triton": by_triton}

@@ -41,7 +41,7 @@ class _TwiceGradient(torch.autograd.Function):
 
 
 def fused_backend(x: Tensor) -> ModuleType | None:
-    """The module with the fused `Block` and `Matvec` for points like x, or None.
+    """The module with the fused `block` and `matvec` for points like x, or None.
 
     They take the lengthscales of every summand, not points divided by them.
     """
@@ -78,7 +78,7 @@ def _llvm_backend() -> ModuleType | None:
         from orthogp.kernel.radial import compiled
 
         one = torch.ones(1, 1, device="cpu")
-        compiled.Block.apply(one, one, one, one[0], ("rbf",))
+        compiled.block(one, one, one, one[0], ("rbf",))
     except Exception as error:
         warnings.warn(
             f"LLVM cannot compile here ({type(error).__name__}: {error}), so radial kernels take "
@@ -98,7 +98,7 @@ def _triton_backend(device: torch.device) -> ModuleType | None:
         from orthogp.kernel.radial import fused
 
         one = torch.ones(1, 1, device=device)
-        fused.Block.apply(one, one, one, one[0], ("rbf",))
+        fused.block(one, one, one, one[0], ("rbf",))
     except Exception as error:
         warnings.warn(
             f"Triton cannot compile here ({type(error).__name__}), so radial kernels take the "

@@ -27,7 +27,7 @@ TASKS = 16
 SMALLEST_SHARED = 2**13
 
 
-class Block(torch.autograd.Function):
+class CompiledBlock(torch.autograd.Function):
     """K_xz of inverse lengthscales `[k, d]` or `[k, 1]` and scales `[k]`."""
 
     @staticmethod
@@ -42,7 +42,7 @@ class Block(torch.autograd.Function):
         return x, z, inverse, scale, None
 
 
-class Matvec(torch.autograd.Function):
+class CompiledMatvec(torch.autograd.Function):
     """K_xz a_c for every row a_c of a."""
 
     @staticmethod
@@ -54,6 +54,9 @@ class Matvec(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, *grad_outputs):
         return *ctx.sum.gradients(*grad_outputs, *ctx.needs_input_grad[:2]), None
+
+
+block, matvec = CompiledBlock.apply, CompiledMatvec.apply
 
 
 class _Tile(NamedTuple):

@@ -25,12 +25,12 @@ CENTRE_ROWS = 512
 ROWS, COLUMNS = 32, 64
 
 
-class Block(torch.autograd.Function):
+class FusedBlock(torch.autograd.Function):
     """K_xz of inverse lengthscales `[k, d]` or `[k, 1]` and scales `[k]`."""
 
     @staticmethod
     def forward(ctx, x, z, inverse, scale, families):
-        terms = ctx.terms = _Terms(x, z, None, inverse, scale, families)
+        terms = ctx.terms = _FusedTerms(x, z, None, inverse, scale, families)
         K = x.new_empty(x.shape[0], z.shape[0])
         terms.launch(slice(0, z.shape[0]), K=K)
         return K
@@ -38,7 +38,7 @@ class Block(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, *grad_outputs):
-        terms: _Terms = ctx.terms
+        terms: _FusedTerms = ctx.terms
         P = grad_outputs[0].contiguous()
         Q = P.new_empty(terms.groups, *P.shape)
         found = _Gradients(terms, *ctx.needs_input_grad[:2])
@@ -46,12 +46,12 @@ class Block(torch.autograd.Function):
         return found.x(), found.z(), *found.hyper(), None
 
 
-class Matvec(torch.autograd.Function):
+class FusedMatvec(torch.autograd.Function):
     """K_xz a_c for every row a_c of a."""
 
     @staticmethod
     def forward(ctx, x, z, a, inverse, scale, families):
-        terms = _Terms(x, z, a, inverse, scale, families)
+        terms = _FusedTerms(x, z, a, inverse, scale, families)
         ctx.terms, ctx.a = terms, a
         out = None
         for columns in _chunks(x, z):
@@ -64,7 +64,7 @@ class Matvec(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, *grad_outputs):
-        terms: _Terms = ctx.terms
+        terms: _FusedTerms = ctx.terms
         a, g = ctx.a, grad_outputs[0].contiguous()
         rows = terms.x.shape[1]
         found, grad_a = _Gradients(terms, *ctx.needs_input_grad[:2]), torch.empty_like(a)
@@ -81,7 +81,10 @@ class Matvec(torch.autograd.Function):
         return found.x(), found.z(), grad_a, *found.hyper(), None
 
 
-class _Terms:
+block, matvec = FusedBlock.apply, FusedMatvec.apply
+
+
+class _FusedTerms:
     """The sum and its points: all summands share one set and differ by ρ, or each has its own.
 
     Its own are the points over its lengthscales.
@@ -143,7 +146,7 @@ class _Gradients:
     With Q = P ∘ s ρ κ′, ∂ℓ/∂x_i = 2 Σ_j Q_ij (x_i − z_j); likewise z.
     """
 
-    def __init__(self, terms: _Terms, x_needed: bool, z_needed: bool):
+    def __init__(self, terms: _FusedTerms, x_needed: bool, z_needed: bool):
         self.terms = terms
         needed = x_needed or z_needed
         self.x_one, self.z_one = _centred(terms.x, terms.z) if needed else (None, None)

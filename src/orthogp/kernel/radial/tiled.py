@@ -131,10 +131,10 @@ class Tile:
     families: list[tuple[Tensor, Tensor]]
 
 
-class Block(torch.autograd.Function):
+class TiledBlock(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, z, rho, scale, families):
-        ctx.terms = _Terms(x, z, rho, scale, families, any(ctx.needs_input_grad))
+        ctx.terms = _TiledTerms(x, z, rho, scale, families, any(ctx.needs_input_grad))
         out, scales = x.new_empty(x.shape[0], z.shape[0]), _scalars(scale)
         for tile in ctx.terms.tiles():
             value = _weighted([kappa for kappa, _ in tile.families], scales)
@@ -156,10 +156,10 @@ class Block(torch.autograd.Function):
         return *points.finish(), *sums.finish(), None
 
 
-class Matvec(torch.autograd.Function):
+class TiledMatvec(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, z, a, rho, scale, families):
-        ctx.terms = _Terms(x, z, rho, scale, families, any(ctx.needs_input_grad))
+        ctx.terms = _TiledTerms(x, z, rho, scale, families, any(ctx.needs_input_grad))
         out, scales = a.new_zeros(a.shape[0], x.shape[0]), _scalars(scale)
         for tile in ctx.terms.tiles():
             part, there = a[:, tile.columns], out[:, tile.rows]
@@ -193,7 +193,10 @@ class Matvec(torch.autograd.Function):
         return *points.finish(), grad_a, grad_rho, grad_scale.to(terms.scale), None
 
 
-class _Terms:
+block, matvec = TiledBlock.apply, TiledMatvec.apply
+
+
+class _TiledTerms:
     """The points about the centre of z, where |x|² + |z|² − 2 xᵀz cancels least, and the sum."""
 
     def __init__(
@@ -254,7 +257,7 @@ class _Terms:
 class _Sums:
     """∂ℓ/∂s_k = Σ P ∘ κ_k and ∂ℓ/∂ρ_k = s_k Σ P ∘ κ′_k ∘ d² for P = ∂ℓ/∂K given as a matrix."""
 
-    def __init__(self, terms: _Terms):
+    def __init__(self, terms: _TiledTerms):
         self.terms = terms
         # One number sums millions of terms: in double, whatever the blocks are in.
         self.sums: list[list[Scalar]] = [[0.0] * len(terms.families), [0.0] * len(terms.families)]
@@ -281,7 +284,7 @@ class _PointSums:
 
     def __init__(
         self,
-        terms: _Terms,
+        terms: _TiledTerms,
         x_needed: bool,
         z_needed: bool,
         g: Tensor | None = None,
