@@ -4,9 +4,8 @@ What the backward pass needs of a tile is stored while the whole block is small 
 when it is not: for K a the memory is that of x, z and a, whatever their lengths.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -25,105 +24,18 @@ STORED_ELEMENTS = 2**22
 Scalar = float | Tensor
 
 
-class _Buffer:
-    """A tensor, and how many operations are still to read it: the last may write over it."""
-
-    def __init__(self, tensor: Tensor, reads: int):
-        self.tensor, self.reads = tensor, reads
-
-    def read(self) -> Tensor:
-        self.reads -= 1
-        return self.tensor
-
-
-@dataclass(frozen=True)
-class _Affine:
-    """shift + factor · tensor, where the numbers wait for the next pass over the tensor."""
-
-    buffer: _Buffer
-    new_buffer: Callable[[Tensor], _Buffer]
-    # A tensor for d² only, of which roots and exponentials are taken at once.
-    factor: Any = 1.0
-    shift: float = 0.0
-
-    def _result(self, tensor: Tensor, factor: float = 1.0) -> "_Affine":
-        return _Affine(self.new_buffer(tensor), self.new_buffer, factor)
-
-    def _free(self, *others: "_Affine") -> Tensor | None:
-        """The memory of an operand that nothing reads any more."""
-        buffers = (value.buffer for value in (self, *others))
-        return next((buffer.tensor for buffer in buffers if buffer.reads == 0), None)
-
-    def __radd__(self, number: float) -> "_Affine":
-        return replace(self, shift=number + self.shift)
-
-    def __rmul__(self, number: float) -> "_Affine":
-        return replace(self, factor=number * self.factor, shift=number * self.shift)
-
-    def __mul__(self, other: "_Affine | float") -> "_Affine":
-        if not isinstance(other, _Affine):
-            return other * self
-        t, u = self.buffer.read(), other.buffer.read()
-        out = self._free(other)
-        if not self.shift:
-            return self._result(torch.mul(t, u, out=out), self.factor * other.factor)
-        start = u if self.shift == 1.0 else self.shift * u
-        return self._result(torch.addcmul(start, t, u, value=self.factor, out=out), other.factor)
-
-    def __add__(self, other: "_Affine") -> "_Affine":
-        t, u = self.buffer.read(), other.buffer.read()
-        start = u if other.factor == 1.0 else other.factor * u
-        return self._result(torch.add(start, t, alpha=self.factor, out=self._free(other)))
-
-    def _scaled(self, factor: Any) -> Tensor:
-        return torch.mul(self.buffer.read(), factor, out=self._free())
-
-    def sqrt(self) -> "_Affine":
-        return self._result(self._scaled(self.factor).sqrt_())
-
-    def exp_minus(self) -> "_Affine":
-        return self._result(self._scaled(-self.factor).exp_())
-
-    def ratio(self, r: "_Affine") -> "_Affine":
-        e, r_ = self.buffer.read(), r.buffer.read()
-        return self._result(torch.where(r_ > 0, e / r_, 0.0))
-
-
 FAMILIES = families_with(
-    sqrt=_Affine.sqrt, exp_minus=_Affine.exp_minus, limit=lambda t: t, ratio=_Affine.ratio
+    # In place: a family takes the root of a product that it uses for nothing else.
+    sqrt=torch.sqrt_,
+    exp_minus=lambda t: t.neg().exp_(),
+    limit=lambda t: t,
+    ratio=lambda e, r: torch.where(r > 0, e / r, 0.0),
 )
-
-
-def _plan(family: Callable) -> tuple[list[int], float]:
-    """How often the buffers of a family are read, in the order that they are made in, and ζ."""
-    made: list[_Buffer] = []
-
-    def new_buffer(tensor: Tensor) -> _Buffer:
-        # Counted down from 0, it is never free.
-        made.append(_Buffer(tensor, 0))
-        return made[-1]
-
-    value, slope = family(_Affine(_Buffer(torch.ones(1), 0), new_buffer))
-    returned = [value.buffer, slope.buffer]
-    return [returned.count(buffer) - buffer.reads for buffer in made], slope.factor
-
-
-# κ′ = ζ σ, where the tensor of σ may be that of κ.
-_PLANS = {name: _plan(family) for name, family in FAMILIES.items()}
-ZETA = {name: zeta for name, (_, zeta) in _PLANS.items()}
-
-
-def _evaluate(name: str, d2: Tensor, rho: Scalar) -> tuple[Tensor, Tensor]:
-    """κ and σ of a family at q = ρ d²."""
-    reads = iter(_PLANS[name][0])
-    q = _Affine(_Buffer(d2, 0), lambda tensor: _Buffer(tensor, next(reads)), rho)
-    value, slope = FAMILIES[name](q)
-    return value.buffer.tensor, slope.buffer.tensor
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A rectangle of the block: d², and (κ_k, σ_k) of each family there."""
+    """A rectangle of the block: d², and (κ_k, κ′_k) of each family there."""
 
     rows: slice
     columns: slice
@@ -178,18 +90,18 @@ class TiledMatvec(torch.autograd.Function):
         # formed; else it is formed on a tile.
         single = len(a) == 1
         points = _PointSums(terms, x_needed, z_needed, *((g[0], a[0]) if single else ()))
-        # g κ_k and g (σ_k ∘ d²): what a then makes of them are Σ P ∘ κ_k and Σ P ∘ σ_k ∘ d².
+        # g κ_k and g (κ′_k ∘ d²): what a then makes of them are Σ P ∘ κ_k and Σ P ∘ κ′_k ∘ d².
         values, moments = a.new_zeros(2, len(terms.families), *a.shape)
         for tile in terms.tiles():
             here = g[:, tile.rows]
-            for k, (kappa, sigma) in enumerate(tile.families):
+            for k, (kappa, slope) in enumerate(tile.families):
                 _add_product(values[k, :, tile.columns], here, kappa)
-                _add_product(moments[k, :, tile.columns], here, sigma * tile.d2)
+                _add_product(moments[k, :, tile.columns], here, slope * tile.d2)
             points.add(tile, None if single else here.mT @ a[:, tile.columns])
         grad_a = torch.tensordot(terms.scale, values, 1)
         # One number sums millions of terms: in double, whatever the blocks are in.
         grad_scale, moment = ((t.double() * a.double()).sum((1, 2)) for t in (values, moments))
-        grad_rho = terms.rho_gradient(moment.to(terms.rho))
+        grad_rho = terms.scale * moment.to(terms.scale)
         return *points.finish(), grad_a, grad_rho, grad_scale.to(terms.scale), None
 
 
@@ -216,21 +128,11 @@ class _TiledTerms:
             return
         rho = _scalars(self.rho)
         for rows, columns, d2 in self._distances():
-            families = [_evaluate(name, d2, rho[k]) for k, name in enumerate(self.families)]
+            families = [FAMILIES[name](rho[k] * d2) for k, name in enumerate(self.families)]
             tile = Tile(rows, columns, d2, families)
             if self._store:
                 self._stored.append(tile)
             yield tile
-
-    def slope_factors(self) -> list[Scalar]:
-        """s_k ρ_k ζ_k."""
-        pairs = zip(_scalars(self.rho * self.scale), self.families, strict=True)
-        return [factor * ZETA[name] for factor, name in pairs]
-
-    def rho_gradient(self, moments: Tensor) -> Tensor:
-        """s_k ζ_k Σ P ∘ σ_k ∘ d² from those sums."""
-        zetas = [ZETA[name] for name in self.families]
-        return self.scale * torch.stack([m * zeta for m, zeta in zip(moments, zetas, strict=True)])
 
     def _distances(self) -> Iterator[tuple[slice, slice, Tensor]]:
         """Squared distances."""
@@ -264,15 +166,15 @@ class _Sums:
 
     def add(self, tile: Tile, p: Tensor) -> None:
         p = p.reshape(-1)
-        for k, (kappa, sigma) in enumerate(tile.families):
-            for total, part in zip(self.sums, (kappa, sigma * tile.d2), strict=True):
+        for k, (kappa, slope) in enumerate(tile.families):
+            for total, part in zip(self.sums, (kappa, slope * tile.d2), strict=True):
                 found = torch.dot(p, part.reshape(-1))
                 total[k] = total[k] + (found.double() if found.is_cuda else found.item())
 
     def finish(self) -> tuple[Tensor, Tensor]:
         """The gradients of ρ and s."""
         values, moments = (_as_tensor(parts, self.terms.scale) for parts in self.sums)
-        return self.terms.rho_gradient(moments), values
+        return self.terms.scale * moments, values
 
 
 class _PointSums:
@@ -290,7 +192,7 @@ class _PointSums:
         g: Tensor | None = None,
         a: Tensor | None = None,
     ):
-        self.factors = terms.slope_factors()
+        self.factors = _scalars(terms.scale * terms.rho)
         self.g, self.a = g, a
         # With a column of ones after the points, one product gives Q z and the row sums of Q.
         self.x_one, self.z_one = _with_ones(terms.x), _with_ones(terms.z)
@@ -302,7 +204,7 @@ class _PointSums:
     def add(self, tile: Tile, p: Tensor | None) -> None:
         if self.q_z is None and self.q_x is None:
             return
-        Q = _weighted([sigma for _, sigma in tile.families], self.factors)
+        Q = _weighted([slope for _, slope in tile.families], self.factors)
         if p is not None:
             Q.mul_(p)
         if self.q_z is not None:
