@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, training
-from orthogp.estimators import defaults
+from orthogp.estimators import defaults, start
 from orthogp.estimators.base import OrthogonalGP
 from orthogp.training import TrainingConfig
 
@@ -143,3 +143,15 @@ def test_q_of_the_rows_that_train_is_solved_for_as_well(monkeypatch):
     before = regressor(**settings).fit(X, Y)
     assert found.elbo_ > before.elbo_ + 1.0
     torch.testing.assert_close(found.model_.basis.beta, before.model_.basis.beta, rtol=0, atol=0)
+
+
+def test_points_beyond_those_that_train_can_only_raise_the_bound(monkeypatch):
+    monkeypatch.setattr(start, "MOST_TRAINED", 10)
+    fewer, more = (regressor(n_residual=count).fit(X, Y) for count in (10, 60))
+    assert more.model_.basis.gamma.shape == (60, 2)
+    assert more.elbo_ > fewer.elbo_ + 0.01
+    for name in ("beta", "gamma"):
+        ours, theirs = (getattr(gp.model_.basis, name)[:10] for gp in (more, fewer))
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+    monkeypatch.undo()
+    assert regressor(n_residual=60).fit(X, Y).model_.basis.gamma.shape == (60, 2)

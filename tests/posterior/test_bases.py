@@ -316,3 +316,13 @@ def test_float32_is_close_to_float64(kind):
     assert abs(got.item() - wanted) < 1e-4 * abs(wanted)
     natural = [buffer for name, buffer in model.named_buffers() if "precision" in name]
     assert all(buffer.dtype == torch.float64 for buffer in natural)
+
+
+def test_more_residual_points_of_weight_zero_change_nothing():
+    p = problem(seed=17)
+    model = make_model("orthogonal-natural", p, latents=2)
+    y = torch.stack([p.y, p.y.cos()], dim=1)
+    before = model.bound(p.x, y).value
+    model.basis = model.basis.with_more(p.x[:3])
+    assert len(model.basis.gamma) == len(p.gamma) + 3
+    torch.testing.assert_close(model.bound(p.x, y).value, before, rtol=1e-10, atol=0)

@@ -53,6 +53,7 @@ from orthogp.estimators.targets import Learner, Targets
 from orthogp.execution.team import current_team
 from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP
+from orthogp.posterior import Orthogonal
 from orthogp.sources import as_source
 from orthogp.storage import Saved, load_model, save_model
 from orthogp.storage.onnx import export_onnx
@@ -149,12 +150,14 @@ class OrthogonalGP(Settings, BaseEstimator):
         if before is None:
             steps_before, history = 0, ()
             prior = self._prior(data.sample.y, data.units.targets)
-            model, started = new_model(settings, data, *prior, generator)
+            new = new_model(settings, data, *prior, generator)
+            model, started, added_gamma = new.model, new.started, new.added_gamma
         else:
             steps_before, history = before.steps, before.history
             # Training changes a model in place, and this run may fail.
             model = deepcopy(before.model)
             started = starts_by_evidence(settings, len(train), model.likelihood)
+            added_gamma = model.basis.gamma[:0]
         model.to(device)
         # Another seed than the previous run had: its checkpoints are not resumed from.
         gaussian = model.likelihood.gaussian
@@ -169,6 +172,8 @@ class OrthogonalGP(Settings, BaseEstimator):
         validation = held_out if self.early_stopping else None
         result = training.fit(model, train, config, validation, callbacks, self.checkpoint_dir)
         if solves and isinstance(train, Rows) and result.reason != "interrupt":
+            if isinstance(model.basis, Orthogonal):
+                model.basis = model.basis.with_more(added_gamma)
             self._solve(model, train, config)
         if team.leads:
             _warn_if_nothing_learned(model, data.bound_rows if held_out is None else held_out)

@@ -33,6 +33,10 @@ MOST_HELD_OUT = 5000
 # Adam starts afresh there, and fewer steps than these would leave γ unsettled.
 LAST_STEPS, LAST_RATE, LAST_NATURAL_STEP, STEPS_TO_SETTLE = 0.1, 0.1, 0.3, 100
 
+# Residual points that training moves where more can be solved for: hyperparameters and points are
+# learned with these, so that more of them can only raise the bound.
+MOST_TRAINED = 7000
+
 # In units of the standardised y.
 NOISE_VARIANCE = 0.1
 REGRESSION_VARIANCE = 1.0

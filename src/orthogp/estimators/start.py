@@ -9,6 +9,7 @@ these values; those that start at the standard deviation may never do.
 import math
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from orthogp.errors import ConfigurationError, DataError
 from orthogp.estimators.checks import checked_numbers
 from orthogp.estimators.defaults import (
     MOST_ROWS_STARTED,
+    MOST_TRAINED,
     NOISE_VARIANCE,
     point_counts,
     start_steps,
@@ -34,11 +36,24 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood, RegressionLikelihood
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.posterior.points import choose_beta, choose_gamma
-from orthogp.training import start_hyperparameters
+from orthogp.training import Rows, start_hyperparameters
 
 # Columns with no more values than these are codes, whose distances mean nothing.
 MOST_CODES = 10
 SPREAD_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class NewModel:
+    """A model before training.
+
+    `started` says whether the evidence of a few rows has chosen where the hyperparameters start;
+    `added_gamma` are the residual points that join after training.
+    """
+
+    model: VariationalGP
+    started: bool
+    added_gamma: Float[Tensor, "g d"]
 
 
 def new_model(
@@ -48,11 +63,10 @@ def new_model(
     mean: Mean | None,
     variance: float,
     generator: torch.Generator,
-) -> tuple[VariationalGP, bool]:
+) -> NewModel:
     """A model of a table at its prior, with β and γ among the rows of its sample.
 
-    `variance` is that of the default kernel's parts. The second value says whether the evidence of
-    a few rows has chosen where the hyperparameters start.
+    `variance` is that of the default kernel's parts.
     """
     inputs, rows, num_rows = data.units.inputs, data.sample, len(data.train)
     num_inducing, num_residual = point_counts(settings, num_rows)
@@ -74,12 +88,22 @@ def new_model(
         assert isinstance(likelihood, Gaussian)
         steps = start_steps(settings)
         started = start_hyperparameters(Covariance(kernel), likelihood, rows, generator, steps)
+    trained = most_trained(settings, data, likelihood)
+    gamma, added = gamma[:trained], gamma[trained:]
     basis = build_basis(
         settings["basis"], kernel, beta, gamma, likelihood.num_latents, settings["optimizer"],
         settings["hold_fixed"], settings["jitter"],
     )  # fmt: skip
     model = VariationalGP(kernel, likelihood, basis, mean, settings["jitter"])
-    return model.to(dtype), started
+    return NewModel(model.to(dtype), started, added)
+
+
+def most_trained(settings: Mapping[str, Any], data: FitData, likelihood: Likelihood) -> int | None:
+    """How many residual points training moves where the others can be solved for; None for all."""
+    solved = isinstance(likelihood, Gaussian) and settings["optimizer"] == "natural"
+    in_memory = isinstance(data.train, Rows) and not settings["shard_residual"]
+    orthogonal = settings["basis"] == "orthogonal"
+    return MOST_TRAINED if solved and in_memory and orthogonal else None
 
 
 def _given_points(settings: Mapping[str, Any], name: str, inputs: Scaling) -> Tensor | None:

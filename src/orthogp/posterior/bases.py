@@ -49,6 +49,13 @@ class Orthogonal(Basis):
     def coefficients(self, projection: Projection) -> Whitened:
         return self.q.whitened(projection.factor, projection.x.dtype)
 
+    @torch.no_grad()
+    def with_more(self, gamma: Float[Tensor, "g d"]) -> "Orthogonal":
+        """The same posterior with more residual points, which have a weight of zero."""
+        larger = Orthogonal(self.beta, torch.cat([self.gamma, gamma.to(self.gamma)]), self.q)
+        larger.a_gamma[:, : len(self.gamma)] = self.a_gamma
+        return larger
+
 
 class Hybrid(Basis):
     """γ is not orthogonal to β [OD18, eq. 11].
