@@ -194,8 +194,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a slope of the radial sum without its scale",
         file="orthogp/kernel/radial/tiled.py",
-        find="zip(_scalars(self.rho * self.scale), self.families, strict=True)",
-        replace="zip(_scalars(self.rho), self.families, strict=True)",
+        find="self.factors = _scalars(terms.scale * terms.rho)",
+        replace="self.factors = _scalars(terms.rho)",
         tests=("tests/kernel/test_covariance.py",),
     ),
     Mutant(
