@@ -194,8 +194,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         name="a slope of the radial sum without its scale",
         file="orthogp/kernel/radial/tiled.py",
-        find="self.factors = _scalars(terms.scale * terms.rho)",
-        replace="self.factors = _scalars(terms.rho)",
+        find="self.factors = scalars(terms.scale * terms.rho)",
+        replace="self.factors = scalars(terms.rho)",
         tests=("tests/kernel/test_covariance.py",),
     ),
     Mutant(

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from orthogp.errors import ConfigurationError
 from orthogp.kernel import radial
 from orthogp.kernel.radial import tiled
+from orthogp.kernel.radial.batched import batched_block
 from orthogp.kernel.radial.terms import Parameters, check_points, radial_terms
 
 GENERIC_TILE = {"cpu": 2**20, "cuda": 2**24}
@@ -112,6 +113,40 @@ class Covariance(nn.Module):
             scales = torch.cat([group.scale for group in parameters.groups(x.dtype)])
         return scales.sum().expand(x.shape[0])
 
+    def batched_block(
+        self, x: Float[Tensor, "m n d"], z: Float[Tensor, "m l d"]
+    ) -> Float[Tensor, "m n l"]:
+        """K_xz of every pair of tables of a batch, for many small tables."""
+        check_points(x[0], z[0], width=self._width)
+        if self.terms is None:
+            return self._call_dense(x, z, diagonal=False)
+        total = None
+        for group in self._read_parameters().groups(x.dtype):
+            scaled = group.inputs(x)
+            other = scaled if x is z else group.inputs(z)
+            part = batched_block(scaled, other, group.rho, group.scale, group.families)
+            total = part if total is None else total + part
+        assert isinstance(total, Tensor)
+        return total
+
+    def relevance(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
+        """ρ_d, by which distances are nearness: Σ_d ρ_d (x_d − z_d)².
+
+        For a sum of radial kernels the mean of 1/ℓ² over the summands, weighted by their scales.
+        For other kernels that of all lengthscales which are for these inputs; ones if there are
+        none.
+        """
+        count = x.shape[-1]
+        if self.terms is not None:
+            terms = self._read_parameters().sum(torch.float64)
+            share = (terms.scale / terms.scale.sum()).unsqueeze(-1)
+            return (share * terms.inverse.square()).sum(0).expand(count)
+        whole = [part for part in self.kernel.modules() if _sees_all_inputs(part, count)]
+        found = [part.lengthscale.double().reshape(-1) for part in whole]  # pyright: ignore
+        if not found:
+            return x.new_ones(count, dtype=torch.float64)
+        return torch.stack([t.expand(count).square().reciprocal() for t in found]).mean(0)
+
     def matvec(
         self, x: Float[Tensor, "n d"], z: Float[Tensor, "m d"], a: Float[Tensor, "c m"]
     ) -> Float[Tensor, "c n"]:
@@ -174,6 +209,13 @@ class Covariance(nn.Module):
                 for name, value in [*dense.named_parameters(), *dense.named_buffers()]
             }
             return torch.func.functional_call(dense, state, (x, z, diagonal))
+
+
+def _sees_all_inputs(part: nn.Module, count: int) -> bool:
+    """Whether this part of a kernel has lengthscales, for all inputs of `count` columns."""
+    if not isinstance(part, Kernel) or not part.has_lengthscale or part.active_dims is not None:
+        return False
+    return part.lengthscale.numel() in (1, count)
 
 
 class _Dense(nn.Module):

@@ -47,9 +47,9 @@ class TiledBlock(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, z, rho, scale, families):
         ctx.terms = _TiledTerms(x, z, rho, scale, families, any(ctx.needs_input_grad))
-        out, scales = x.new_empty(x.shape[0], z.shape[0]), _scalars(scale)
+        out, scales = x.new_empty(x.shape[0], z.shape[0]), scalars(scale)
         for tile in ctx.terms.tiles():
-            value = _weighted([kappa for kappa, _ in tile.families], scales)
+            value = weighted([kappa for kappa, _ in tile.families], scales)
             if value.shape == out.shape:
                 return value
             out[tile.rows, tile.columns] = value
@@ -72,7 +72,7 @@ class TiledMatvec(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, z, a, rho, scale, families):
         ctx.terms = _TiledTerms(x, z, rho, scale, families, any(ctx.needs_input_grad))
-        out, scales = a.new_zeros(a.shape[0], x.shape[0]), _scalars(scale)
+        out, scales = a.new_zeros(a.shape[0], x.shape[0]), scalars(scale)
         for tile in ctx.terms.tiles():
             part, there = a[:, tile.columns], out[:, tile.rows]
             for (kappa, _), s in zip(tile.families, scales, strict=True):
@@ -126,7 +126,7 @@ class _TiledTerms:
         if self._stored:
             yield from self._stored
             return
-        rho = _scalars(self.rho)
+        rho = scalars(self.rho)
         for rows, columns, d2 in self._distances():
             families = [FAMILIES[name](rho[k] * d2) for k, name in enumerate(self.families)]
             tile = Tile(rows, columns, d2, families)
@@ -192,7 +192,7 @@ class _PointSums:
         g: Tensor | None = None,
         a: Tensor | None = None,
     ):
-        self.factors = _scalars(terms.scale * terms.rho)
+        self.factors = scalars(terms.scale * terms.rho)
         self.g, self.a = g, a
         # With a column of ones after the points, one product gives Q z and the row sums of Q.
         self.x_one, self.z_one = _with_ones(terms.x), _with_ones(terms.z)
@@ -204,7 +204,7 @@ class _PointSums:
     def add(self, tile: Tile, p: Tensor | None) -> None:
         if self.q_z is None and self.q_x is None:
             return
-        Q = _weighted([slope for _, slope in tile.families], self.factors)
+        Q = weighted([slope for _, slope in tile.families], self.factors)
         if p is not None:
             Q.mul_(p)
         if self.q_z is not None:
@@ -232,7 +232,7 @@ def _add_product(out: Tensor, left: Tensor, right: Tensor, factor: Scalar = 1.0)
         out.addmm_(left, right, alpha=factor)
 
 
-def _weighted(parts: list[Tensor], factors: list[Scalar]) -> Tensor:
+def weighted(parts: list[Tensor], factors: list[Scalar]) -> Tensor:
     """Σ_k factor_k part_k."""
     total = parts[0] * factors[0]
     for part, factor in zip(parts[1:], factors[1:], strict=True):
@@ -243,7 +243,7 @@ def _weighted(parts: list[Tensor], factors: list[Scalar]) -> Tensor:
     return total
 
 
-def _scalars(values: Tensor) -> list[Scalar]:
+def scalars(values: Tensor) -> list[Scalar]:
     return values.tolist() if values.device.type == "cpu" else list(values.unbind())
 
 

@@ -1,0 +1,170 @@
+"""Near rows beside the exact Gaussian process, and beside a reference written out in NumPy."""
+
+import gpytorch
+import numpy as np
+import pytest
+import torch
+
+from orthogp.kernel.covariance import Covariance
+from orthogp.linalg import factorise_robustly
+from orthogp.posterior.near_rows import Features, Observations, near_predictor
+from orthogp.posterior.optimum import exact_regression
+
+N, D, B = 40, 3, 6
+
+
+def default_kernel(d: int = D) -> gpytorch.kernels.Kernel:
+    kernels = gpytorch.kernels
+    kernel = kernels.ScaleKernel(kernels.MaternKernel(2.5, ard_num_dims=d)) + kernels.ScaleKernel(
+        kernels.RBFKernel(ard_num_dims=d)
+    )
+    kernel.kernels[0].base_kernel.lengthscale = torch.linspace(0.5, 1.5, d)
+    return kernel.double()
+
+
+KERNELS = {
+    "radial": default_kernel,
+    "generic": lambda: (
+        gpytorch.kernels.PeriodicKernel(ard_num_dims=D) + gpytorch.kernels.LinearKernel()
+    ).double(),
+}
+
+
+@pytest.fixture(params=KERNELS)
+def covariance(request) -> Covariance:
+    return Covariance(KERNELS[request.param]())
+
+
+def observations(outputs: int = 1, shared: bool = True, n: int = N) -> Observations:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(n, D, generator=generator).double()
+    y = torch.stack([(x[:, 0] * (c + 1)).sin() + 0.3 * x[:, 1] for c in range(outputs)])
+    noise = 0.05 + 0.1 * torch.rand(1 if shared else outputs, n, generator=generator).double()
+    return Observations(x, y + 0.1 * torch.randn(outputs, n, generator=generator), noise)
+
+
+def predictor(covariance: Covariance, rows: Observations, count: int, inducing: int = B):
+    generator = torch.Generator().manual_seed(5)
+    beta = torch.randn(inducing, D, generator=generator).double()
+    features = None
+    if inducing:
+        R = factorise_robustly(covariance.block(beta, beta).detach(), 1e-8).R
+        features = Features.of(covariance, beta, R, rows.x)
+    return near_predictor(covariance, rows, count, features)
+
+
+def exact(covariance: Covariance, rows: Observations, output: int, x: torch.Tensor):
+    """Mean and covariance of the exact process, each row with the noise that it has."""
+    noise = rows.noise.expand(len(rows.y), -1)[output]
+    with torch.no_grad():
+        A = (covariance.block(rows.x, rows.x) + noise.diag()).numpy()
+        k = covariance.block(rows.x, x).numpy()
+        prior = covariance.block(x, x).numpy()
+    c = np.linalg.solve(A, k)
+    return c.T @ rows.y[output].numpy(), prior - k.T @ c
+
+
+NEW = torch.randn(7, D, generator=torch.Generator().manual_seed(8)).double()
+
+
+@pytest.mark.parametrize("inducing", [0, 1, B])
+@pytest.mark.parametrize("outputs, shared", [(1, True), (2, True), (2, False)])
+def test_with_all_rows_near_it_is_the_exact_gp(covariance, inducing, outputs, shared):
+    rows = observations(outputs, shared)
+    p = predictor(covariance, rows, count=N, inducing=inducing)
+    mean, variance = p.marginals(NEW)
+    for c in range(outputs):
+        expected, spread = exact(covariance, rows, c, NEW)
+        np.testing.assert_allclose(mean[c], expected, rtol=0, atol=1e-7)
+        np.testing.assert_allclose(variance[c], np.diag(spread), rtol=0, atol=1e-7)
+
+
+def test_the_exact_gp_is_that_of_the_closed_form():
+    rows, covariance = observations(), Covariance(default_kernel())
+    rows = Observations(rows.x, rows.y, torch.full_like(rows.noise, 0.2))
+    expected = exact_regression(covariance, rows.x, rows.y[0], 0.2, NEW)
+    mean, variance = predictor(covariance, rows, count=N).marginals(NEW)
+    torch.testing.assert_close(mean[0], expected.mean, rtol=0, atol=1e-7)
+    torch.testing.assert_close(variance[0], expected.covariance.diagonal(), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("inducing", [0, 1, B])
+@pytest.mark.parametrize("count", [1, 5, 13, N - 1, N])
+def test_leave_one_out_is_leaving_one_out(covariance, inducing, count):
+    """Leaves are of neighbours, so that a row can leave its own without moving the others."""
+    rows = observations(2, shared=False)
+    p = predictor(covariance, rows, count, inducing)
+    chosen = torch.tensor([0, 7, 31])
+    mean, variance = p.leave_one_out(chosen)
+    for i, row in enumerate(chosen.tolist()):
+        expected = reference(p, rows, rows.x[row].numpy(), without=row)
+        np.testing.assert_allclose(mean[:, i], expected[0], rtol=0, atol=1e-7)
+        np.testing.assert_allclose(variance[:, i], expected[1], rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("inducing", [0, B])
+def test_leave_one_out_with_all_rows_near_is_that_of_the_exact_gp(covariance, inducing):
+    rows = observations()
+    mean, variance = predictor(covariance, rows, N, inducing).leave_one_out(torch.arange(N))
+    for i in range(0, N, 9):
+        others = torch.arange(N) != i
+        rest = Observations(rows.x[others], rows.y[:, others], rows.noise[:, others])
+        expected, spread = exact(covariance, rest, 0, rows.x[i : i + 1])
+        np.testing.assert_allclose(mean[0, i], expected[0], rtol=0, atol=1e-7)
+        np.testing.assert_allclose(variance[0, i], spread[0, 0], rtol=0, atol=1e-7)
+
+
+def reference(p, rows: Observations, x: np.ndarray, without: int | None = None):
+    """The equations of the module, row by row, with the leaves as they are found."""
+    from orthogp.posterior.neighbors import leaf_order
+
+    cov = p.covariance
+    scale = cov.relevance(rows.x).detach().sqrt()
+
+    def block(a, b):
+        with torch.no_grad():
+            return cov.block(torch.as_tensor(a), torch.as_tensor(b)).numpy()
+
+    X, x = rows.x.numpy(), np.atleast_2d(x)
+    W = np.zeros((N, 0)) if p.features is None else p.features.W.numpy()
+    w = np.zeros((1, 0)) if p.features is None else p.features(torch.as_tensor(x)).detach().numpy()
+    K, k = block(X, X) - W @ W.T, (block(X, x) - W @ w.T)[:, 0]
+    prior = (block(x, x) - w @ w.T)[0, 0]
+    distance = (((X - x) * scale.numpy()) ** 2).sum(1)
+    if without is not None:
+        distance[without] = np.inf
+    near = np.argsort(distance, kind="stable")[: min(p.count, N - (without is not None))]
+    means, variances = [], []
+    for y, noise in zip(rows.y.numpy(), rows.noise.expand(len(rows.y), -1).numpy(), strict=True):
+        A, b = np.eye(W.shape[1]), np.zeros(W.shape[1])
+        order = leaf_order(rows.x * scale, p.count).numpy()
+        for start in range(0, N, p.count):
+            leaf = [i for i in order[start : start + p.count] if i != without]
+            P = np.linalg.inv(K[np.ix_(leaf, leaf)] + np.diag(noise[leaf]))
+            A, b = A + W[leaf].T @ P @ W[leaf], b + W[leaf].T @ P @ y[leaf]
+        S = np.linalg.inv(A)
+        c = np.linalg.solve(K[np.ix_(near, near)] + np.diag(noise[near]), k[near])
+        w_hat = w[0] - W[near].T @ c
+        means.append(w_hat @ S @ b + c @ y[near])
+        variances.append(prior - c @ k[near] + w_hat @ S @ w_hat)
+    return means, variances
+
+
+@pytest.mark.parametrize("inducing", [0, 1, B])
+@pytest.mark.parametrize("count", [1, 5, 13])
+def test_few_near_rows_match_the_reference(covariance, inducing, count):
+    rows = observations(2, shared=False)
+    p = predictor(covariance, rows, count, inducing)
+    mean, variance = p.marginals(NEW)
+    for i, x in enumerate(NEW.numpy()):
+        expected = reference(p, rows, x)
+        np.testing.assert_allclose(mean[:, i], expected[0], rtol=0, atol=1e-7)
+        np.testing.assert_allclose(variance[:, i], expected[1], rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("count", [1, 5, 20])
+def test_without_inducing_points_the_variance_is_never_below_the_exact_one(covariance, count):
+    rows = observations()
+    _, variance = predictor(covariance, rows, count, inducing=0).marginals(NEW)
+    _, spread = exact(covariance, rows, 0, NEW)
+    assert (variance[0].numpy() >= np.diag(spread) - 1e-9).all()
