@@ -168,3 +168,44 @@ def test_without_inducing_points_the_variance_is_never_below_the_exact_one(covar
     _, variance = predictor(covariance, rows, count, inducing=0).marginals(NEW)
     _, spread = exact(covariance, rows, 0, NEW)
     assert (variance[0].numpy() >= np.diag(spread) - 1e-9).all()
+
+
+@pytest.mark.parametrize("inducing", [0, B])
+@pytest.mark.parametrize("outputs, shared", [(1, True), (2, True), (2, False)])
+@pytest.mark.parametrize("count", [5, N])
+def test_the_diagonal_of_the_joint_covariance_is_the_variance(
+    covariance, inducing, outputs, shared, count
+):
+    p = predictor(covariance, observations(outputs, shared), count, inducing)
+    found = p.full_covariance(NEW)
+    assert found.shape == (outputs, len(NEW), len(NEW))
+    torch.testing.assert_close(found.diagonal(dim1=1, dim2=2), p.marginals(NEW)[1])
+    assert (torch.linalg.eigvalsh(found) > -1e-9).all()
+
+
+def test_the_joint_covariance_with_all_rows_near_is_that_of_the_exact_gp(covariance):
+    rows = observations(2, shared=False)
+    found = predictor(covariance, rows, N).full_covariance(NEW)
+    for c in range(2):
+        np.testing.assert_allclose(found[c], exact(covariance, rows, c, NEW)[1], rtol=0, atol=1e-7)
+
+
+def test_the_same_rows_in_any_order_give_the_same_prediction():
+    """With duplicates, and with ties at the distance of the last that is near."""
+    from orthogp.posterior.neighbors import canonical_order
+
+    covariance = Covariance(default_kernel())
+    grid = torch.cartesian_prod(*[torch.arange(4.0).double()] * D).repeat(2, 1)
+    y = torch.randn(2, len(grid), generator=torch.Generator().manual_seed(0)).double()
+
+    def predicted(order):
+        x, targets = grid[order], y[:, order]
+        kept = canonical_order(x, targets)
+        rows = Observations(x[kept], targets[:, kept], torch.full((1, len(x)), 0.1).double())
+        return predictor(covariance, rows, 9).marginals(grid[:5])
+
+    given = predicted(torch.arange(len(grid)))
+    for seed in range(3):
+        order = torch.randperm(len(grid), generator=torch.Generator().manual_seed(seed))
+        for one, other in zip(given, predicted(order), strict=True):
+            assert torch.equal(one, other)

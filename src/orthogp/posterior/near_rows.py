@@ -17,10 +17,11 @@ One leaf and k = N are the exact Gaussian process, whatever β. Leaves of one ro
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from orthogp.errors import NumericalError
 from orthogp.kernel.covariance import Covariance
@@ -33,6 +34,8 @@ CHUNK_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
 # Relative to the prior variance: added where K_⊥NN + D has no factor, and ten times more each time.
 FIRST_JITTER, ATTEMPTS = 1e-10, 8
 SMALLEST_VARIANCE = 1e-10
+# Of the rows near any of several x, those whose covariance with the others is in memory at a time.
+JOINT_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -132,6 +135,15 @@ def induced_posterior(
     return InducedPosterior(torch.cholesky_inverse(cholesky(precision)), b, g, t)
 
 
+class _Local(NamedTuple):
+    """Which rows are near, c, the variance of f_⊥(x) given them, and ŵ."""
+
+    near: Int[Tensor, "m k"]
+    c: Float[Tensor, "s m k"]
+    variance: Float[Tensor, "s m"]
+    w: Float[Tensor, "s m b"] | None
+
+
 @dataclass(frozen=True)
 class NearPredictor:
     """m(x) and s(x) from the `count` rows nearest to x and, where there is one, from q(v).
@@ -169,36 +181,77 @@ class NearPredictor:
         """Mean and variance at these rows, each given all rows but itself."""
         return self.marginals(self.rows.x[rows], rows)
 
+    @torch.no_grad()
     def nearest(
         self, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None = None
     ) -> Int[Tensor, "m k"]:
         scaled = x.double() * self.covariance.relevance(x).sqrt()
         return self.neighbors.nearest(scaled, self.count, without)
 
-    def _marginals(
-        self, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None
-    ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "s m"]]:
-        near = self.nearest(x, without)
-        x = x.double()
-        x_near, y_near = self.rows.x[near].double(), self.rows.y[:, near].double()
-        K = self.covariance.batched_block(x_near, x_near)
-        k = self.covariance.batched_block(x_near, x.unsqueeze(1)).squeeze(-1)
-        prior = self.covariance.diagonal(x)
-        residual, w, W = prior, None, None
+    @torch.no_grad()
+    def full_covariance(self, x: Float[Tensor, "m d"]) -> Float[Tensor, "c m m"]:
+        """The joint covariance at x: that of what is left of f_⊥(x_i) once c_iᵀ y_N is known."""
+        x = x.to(self.device, torch.float64)
+        local = [self._local(part) for part in self._chunks(x, None)[0]]
+        near = torch.cat([part.near for part in local])
+        c = torch.cat([part.c for part in local], dim=1)
+        union, place = near.unique(return_inverse=True)
+        w = W = None
         if self.features is not None:
-            w, W = self.features(x), self.features.W[near].double()
-            K, k = K - W @ W.mT, k - (W @ w.unsqueeze(-1)).squeeze(-1)
-            residual = prior - w.square().sum(-1)
-        L = factor_with_noise(K, self.rows.noise[:, near].double())
-        c = torch.cholesky_solve(k.unsqueeze(-1), L).squeeze(-1)
-        mean, variance = dot(c, y_near), residual - dot(c, k)
+            w, W = self.features(x), self.features.W[union].double()
+        rows = self.rows.x[union].double()
+        C = c.new_zeros(len(c), len(x), len(union)).scatter_(-1, place.expand_as(c), c)
+        noise = self.rows.noise[:, union].double().unsqueeze(-2)
+        # Cov(e, e) with e = f_⊥(x) − C (f_⊥ + ε) at the rows of the union.
+        at_rows = self._residual_covariance(rows, x, W, w)
+        found = self._residual_covariance(x, x, w, w) - C @ at_rows - (C @ at_rows).mT
+        found = found + (C * noise) @ C.mT
+        for part in torch.arange(len(union), device=x.device).split(JOINT_ROWS):
+            block = self._residual_covariance(rows[part], rows, None if W is None else W[part], W)
+            found = found + C[..., part] @ (block @ C.mT)
         if self.induced is not None:
             assert w is not None
             assert W is not None
-            w = w - (c.unsqueeze(-2) @ W).squeeze(-2)
-            along, spread = self.induced.at(w, without)
+            left = w - C @ W
+            found = found + left @ self.induced.S @ left.mT
+        return found.expand(len(self.rows.y), -1, -1)
+
+    def _residual_covariance(
+        self, x: Tensor, z: Tensor, w_x: Tensor | None, w_z: Tensor | None
+    ) -> Float[Tensor, "n m"]:
+        """K_⊥xz."""
+        K = self.covariance.block(x, z)
+        return K if w_x is None or w_z is None else K - w_x @ w_z.mT
+
+    def _marginals(
+        self, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None
+    ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "s m"]]:
+        local = self._local(x, without)
+        mean, variance = dot(local.c, self.rows.y[:, local.near].double()), local.variance
+        if self.induced is not None:
+            assert local.w is not None
+            along, spread = self.induced.at(local.w, without)
             mean, variance = mean + along, variance + spread
-        return mean, torch.maximum(variance, SMALLEST_VARIANCE * prior)
+        return mean, torch.maximum(
+            variance, SMALLEST_VARIANCE * self.covariance.diagonal(x.double())
+        )
+
+    def _local(self, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None = None) -> "_Local":
+        near = self.nearest(x, without)
+        x = x.double()
+        x_near = self.rows.x[near].double()
+        K = self.covariance.batched_block(x_near, x_near)
+        k = self.covariance.batched_block(x_near, x.unsqueeze(1)).squeeze(-1)
+        prior, w, W = self.covariance.diagonal(x), None, None
+        if self.features is not None:
+            w, W = self.features(x), self.features.W[near].double()
+            K, k = K - W @ W.mT, k - (W @ w.unsqueeze(-1)).squeeze(-1)
+            prior = prior - w.square().sum(-1)
+        L = factor_with_noise(K, self.rows.noise[:, near].double())
+        c = torch.cholesky_solve(k.unsqueeze(-1), L).squeeze(-1)
+        if w is not None and W is not None:
+            w = w - (c.unsqueeze(-2) @ W).squeeze(-2)
+        return _Local(near, c, prior - dot(c, k), w)
 
     def _chunks(
         self, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None
@@ -207,6 +260,41 @@ class NearPredictor:
         height = max(1, chunk_elements(self.rows.x) // (self.count * width))
         parts = x.to(self.device).split(height)
         return parts, (None,) * len(parts) if without is None else without.split(height)
+
+
+class NearRows(nn.Module):
+    """The rows that predictions are conditioned on, as a part of a model.
+
+    `y` is `[c, n]`, less the prior mean and, where they are `on_mean`, less what the mean of the
+    basis explains. `weight` divides the variance of the noise.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        x: Float[Tensor, "n d"],
+        y: Float[Tensor, "c n"],
+        weight: Float[Tensor, " n"] | None,
+        count: int,
+        on_mean: bool = False,
+    ):
+        super().__init__()
+        self.register_buffer("x", x)
+        self.register_buffer("y", y)
+        self.register_buffer("weight", weight)
+        self.count, self.on_mean = count, on_mean
+
+    def extra_repr(self) -> str:
+        return f"{len(self.x)} rows, {self.count} near"
+
+    def observations(self, noise: Float[Tensor, " c"]) -> Observations:
+        noise = noise.detach().double().reshape(-1, 1)
+        noise = noise[:1] if bool((noise == noise[0]).all()) else noise
+        weight = torch.ones_like(self.x[:, 0]) if self.weight is None else self.weight
+        return Observations(self.x, self.y, noise / weight.double())
 
 
 def near_predictor(

@@ -41,7 +41,7 @@ class Neighbors:
 
     def _search(self, x: Float[Tensor, "m d"], count: int) -> Int[Tensor, "m k"]:
         if self.tree is not None:
-            _, found = self.tree.query(x.double().numpy(), range(1, count + 1), workers=-1)
+            _, found = self.tree.query(x.double().numpy(), count, workers=-1)
             return torch.from_numpy(found).reshape(len(x), count).long()
         device = self.points.device
         budget = BLOCK_ELEMENTS.get(device.type, BLOCK_ELEMENTS["cpu"])

@@ -1,0 +1,61 @@
+"""Many small blocks at once beside one block after another: values and gradients."""
+
+import gpytorch
+import pytest
+import torch
+
+from orthogp.errors import DataError
+from orthogp.kernel.covariance import Covariance
+from problems import default_sum
+
+D = 3
+KERNELS = {
+    "isotropic": lambda: default_sum(D),
+    "ARD": lambda: default_sum(D, ard=True),
+    "Matérn-1/2": lambda: gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(0.5)),
+    "generic": lambda: gpytorch.kernels.RQKernel(ard_num_dims=D),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("same", [True, False])
+def test_a_batch_is_one_block_after_another(name, same):
+    covariance = Covariance(KERNELS[name]().double())
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 5, D, generator=generator).double().requires_grad_()
+    z = x if same else torch.randn(4, 2, D, generator=generator).double().requires_grad_()
+    weight = torch.randn(4, 5, z.shape[1], generator=generator).double()
+    sources = [*covariance.parameters(), x, *([] if same else [z])]
+
+    def gradients(blocks):
+        return torch.autograd.grad((weight * blocks).sum(), sources)
+
+    batched = covariance.batched_block(x, z)
+    plain = torch.stack([covariance.block(a, b) for a, b in zip(x, z, strict=True)])
+    torch.testing.assert_close(batched, plain, rtol=0, atol=1e-10)
+    for ours, expected in zip(gradients(batched), gradients(plain), strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-9)
+
+
+def test_points_of_another_width_are_refused():
+    covariance = Covariance(default_sum(D, ard=True))
+    with pytest.raises(DataError, match="lengthscales"):
+        covariance.batched_block(torch.zeros(2, 3, D + 1), torch.zeros(2, 3, D + 1))
+
+
+def test_relevance_is_by_lengthscales_where_there_are_any():
+    kernels = gpytorch.kernels
+    x = torch.zeros(1, D)
+    both = default_sum(D, ard=True)
+    expected = sum(
+        part.outputscale * part.base_kernel.lengthscale[0] ** -2.0 for part in both.kernels
+    ) / sum(part.outputscale for part in both.kernels)
+    torch.testing.assert_close(Covariance(both).relevance(x), expected.double())
+    periodic = kernels.PeriodicKernel(ard_num_dims=D)
+    periodic.lengthscale = torch.tensor([1.0, 2.0, 4.0])
+    torch.testing.assert_close(
+        Covariance(periodic).relevance(x), torch.tensor([1.0, 0.25, 0.0625]).double()
+    )
+    assert Covariance(kernels.LinearKernel()).relevance(x).tolist() == [1.0] * D
+    part = kernels.RBFKernel(active_dims=(1,))
+    assert Covariance(part).relevance(x).tolist() == [1.0] * D
