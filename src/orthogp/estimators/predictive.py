@@ -55,7 +55,7 @@ def quantiles_of(fitted: Fitted, levels: Tensor) -> Callable[[slice, Tensor, Ten
 def joint_latents(fitted: Fitted, X: Array) -> tuple[Tensor, Tensor]:
     """The latents' mean at all rows together, `[c, n]`, and their covariance, `[c, n, n]`."""
     predictor = fitted.predictor
-    x = fitted.standardised(X).to(predictor.beta.device)
+    x = fitted.standardised(X).to(predictor.device)
     mean, _ = fitted.model.predict(x, predictor)
     scale = parts_of(fitted).calibration.latent_scale(mean).unsqueeze(-1)
     return mean, scale * predictor.full_covariance(x)

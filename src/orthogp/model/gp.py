@@ -11,12 +11,22 @@ from torch import Tensor, nn
 
 from orthogp.errors import ConfigurationError, DataError
 from orthogp.kernel.covariance import Covariance
-from orthogp.likelihoods import Likelihood
+from orthogp.likelihoods import Gaussian, Likelihood
 from orthogp.likelihoods.base import Expectation
 from orthogp.linalg import Factor
 from orthogp.model.build import chosen_jitter, require_evaluable
 from orthogp.model.priors import log_prior, registered_priors
-from orthogp.posterior import Basis, Predictor, Whitened, condense, kl_divergence, marginals
+from orthogp.posterior import (
+    Basis,
+    NearPredictor,
+    NearRows,
+    Predictor,
+    Whitened,
+    condense,
+    kl_divergence,
+    marginals,
+)
+from orthogp.posterior.near_rows import Features, near_predictor
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,7 @@ class VariationalGP(nn.Module):
         basis: Basis,
         mean: Mean | None = None,
         jitter: float | None = None,
+        near: NearRows | None = None,
     ):
         super().__init__()
         if basis.num_latents != likelihood.num_latents:
@@ -64,6 +75,11 @@ class VariationalGP(nn.Module):
         self.likelihood = likelihood
         self.basis = basis
         self.jitter = chosen_jitter(jitter, basis.beta.dtype)
+        if near is not None and not isinstance(likelihood, Gaussian):
+            raise ConfigurationError(
+                f"near rows are for Gaussian noise; the likelihood is a {type(likelihood).__name__}"
+            )
+        self.near = near
 
     def bound(
         self,
@@ -131,13 +147,26 @@ class VariationalGP(nn.Module):
         own = next(self.mean.parameters(), x).dtype
         return self.mean(x.to(own)).to(x.dtype)  # pyright: ignore
 
-    def predictor(self) -> Predictor:
-        """The posterior as it stands, condensed to O(|γ| + |β|²) a row; build it once, reuse it."""
+    def predictor(self) -> Predictor | NearPredictor:
+        """The posterior as it stands, ready to predict; build it once, reuse it."""
+        return self.condensed() if self.near is None else self._near_predictor(self.near)
+
+    def condensed(self) -> Predictor:
+        """The posterior of the basis alone, condensed to O(|γ| + |β|²) a row."""
         return condense(self.basis, self.covariance, self.jitter)
 
     @torch.no_grad()
+    def _near_predictor(self, near: NearRows) -> NearPredictor:
+        assert isinstance(self.likelihood, Gaussian)
+        base = self.condensed() if near.on_mean else None
+        factor = self.basis.factor(self.covariance, self.jitter, robust=True)
+        features = Features.of(self.covariance, self.basis.beta, factor.R, near.x)
+        rows = near.observations(self.likelihood.likelihood.noise)
+        return near_predictor(self.covariance, rows, near.count, features, base)
+
+    @torch.no_grad()
     def predict(
-        self, x: Float[Tensor, "n d"], predictor: Predictor | None = None
+        self, x: Float[Tensor, "n d"], predictor: Predictor | NearPredictor | None = None
     ) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
         """Mean and variance of the latent functions at x, in float64."""
         self.require_inputs(x)

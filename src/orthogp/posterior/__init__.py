@@ -2,14 +2,16 @@
 
 `projection` has the marginals and the KL; `gaussian` the coordinates of q(f_β) for natural steps,
 `factor_gaussian` those for Adam; `natural` and `residual` the rules that move q(f_β) and a_γ;
-`predictor` a posterior condensed for prediction; `optimum` the closed forms; `points` where β and γ
-start.
+`predictor` a posterior condensed for prediction; `near_rows` what the rows near x add to it, found
+by `neighbors`; `all_rows` and `solve` the best mean for Gaussian noise; `optimum` the closed forms;
+`points` where β and γ start.
 """
 
 from orthogp.posterior.base import Basis
 from orthogp.posterior.bases import Coupled, Decoupled, DecoupledS, Hybrid, Orthogonal
 from orthogp.posterior.factor_gaussian import CovarianceFactor, FactorGaussian
 from orthogp.posterior.gaussian import HOLD_FIXED, NaturalGaussian, Whitened
+from orthogp.posterior.near_rows import NearPredictor, NearRows
 from orthogp.posterior.points import choose_beta, choose_gamma
 from orthogp.posterior.predictor import Predictor, condense
 from orthogp.posterior.projection import Projection, kl_divergence, marginals
@@ -24,6 +26,8 @@ __all__ = [
     "FactorGaussian",
     "Hybrid",
     "NaturalGaussian",
+    "NearPredictor",
+    "NearRows",
     "Orthogonal",
     "Predictor",
     "Projection",

@@ -47,7 +47,7 @@ def solve_all_rows(
     deadline: float | None = None,
     start: Float[Tensor, "c n"] | None = None,
 ) -> Solution:
-    """Solves (K + D) α = y from `start`, in the dtype of x or, where that is too coarse, in float64.
+    """Solves (K + D) α = y from `start`, in the dtype of x, or in float64 where that is too coarse.
 
     `deadline` is a time of `time.monotonic()` after which no product begins.
     """

@@ -48,6 +48,10 @@ class Predictor:
     # The rounding of float32 in a variance, as a share of the prior's; None to do without it.
     rounding: float | None = None
 
+    @property
+    def device(self) -> torch.device:
+        return self.beta.device
+
     @torch.no_grad()
     def marginals(
         self, x: Float[Tensor, "n d"]

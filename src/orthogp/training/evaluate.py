@@ -9,7 +9,7 @@ from torch import Tensor
 
 from orthogp.errors import NumericalError
 from orthogp.model import VariationalGP
-from orthogp.posterior import Basis, Predictor, kl_divergence, marginals
+from orthogp.posterior import Basis, NearPredictor, Predictor, kl_divergence, marginals
 from orthogp.training.batches import ColumnSampler, Rows
 from orthogp.training.streams import Stream
 
@@ -74,14 +74,16 @@ def full_bound(model: VariationalGP, rows: Rows | Stream, num_rows: int | None =
 
 @torch.no_grad()
 def predict_in_chunks(
-    model: VariationalGP, x: Float[Tensor, "n d"], predictor: Predictor | None = None
+    model: VariationalGP,
+    x: Float[Tensor, "n d"],
+    predictor: Predictor | NearPredictor | None = None,
 ) -> Iterator[tuple[Float[Tensor, "c m"], Float[Tensor, "c m"]]]:
     """Latent means and variances, chunk after chunk in the order of the rows.
 
     Where a device's memory ends, chunks are halved, and stay so.
     """
     predictor = model.predictor() if predictor is None else predictor
-    device = predictor.beta.device
+    device = predictor.device
 
     def predict(part: Tensor) -> tuple[Tensor, Tensor]:
         return model.predict(part.to(device), predictor)

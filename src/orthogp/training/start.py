@@ -5,24 +5,20 @@ far away are reached before points and q(f_β) are there to be dragged along.
 """
 
 import math
-from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from orthogp.errors import NumericalError
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian
 from orthogp.likelihoods.targets import latents_first
 from orthogp.linalg import factorise, log_diagonal
-from orthogp.model.priors import RegisteredPrior, log_prior, registered_priors
-from orthogp.training.adam import Adam
 from orthogp.training.batches import Rows
-from orthogp.training.config import TrainingConfig
+from orthogp.training.hyperparameters import Hyperparameters
 
 ROWS = 300
-LEARNING_RATE, BETA2 = 0.15, 0.95
+LEARNING_RATE = 0.15
 
 
 def log_evidence(
@@ -84,51 +80,19 @@ def start_hyperparameters(
         # One for all outputs, so that one factorisation serves them.
         return likelihood.likelihood.noise.double().mean()
 
-    parameters = [
-        p for p in (*covariance.parameters(), *likelihood.parameters()) if p.requires_grad
-    ]
-    start = [p.detach().clone() for p in parameters]
+    found = Hyperparameters(covariance, likelihood)
+    start = found.values()
 
     def density() -> float:
         return 0.0 if others is None else log_density_of_others(covariance, noise(), few, others)
 
+    def evidence(_: int) -> Tensor:
+        y = latents_first(few.y)
+        return log_evidence(covariance, noise(), few.x, y, few.weight) + found.log_prior()
+
     before = density()
-    priors = registered_priors(covariance) + registered_priors(likelihood)
     # A NaN is above nothing.
-    sound = _climb(covariance, noise, few, priors, parameters, steps) and density() >= before
-    with torch.no_grad():
-        for parameter, old in zip(parameters, start, strict=True):
-            parameter.grad = None
-            if not sound:
-                parameter.copy_(old)
+    sound = found.climb(evidence, steps, LEARNING_RATE) and density() >= before
+    if not sound:
+        found.set(start)
     return sound
-
-
-def _climb(
-    covariance: Covariance,
-    noise: Callable[[], Tensor],
-    rows: Rows,
-    priors: Sequence[RegisteredPrior],
-    parameters: Sequence[Tensor],
-    steps: int,
-) -> bool:
-    """Steps of Adam on the evidence of the rows and log p(θ); False where one led nowhere."""
-    config = TrainingConfig(
-        max_steps=steps, learning_rate=LEARNING_RATE, schedule_warmup=steps // 10
-    )
-    rate, y = torch.zeros(()), latents_first(rows.y)
-    adam = Adam(parameters, rate, BETA2)
-    for step in range(steps):
-        value = log_evidence(covariance, noise(), rows.x, y, rows.weight)
-        try:
-            value = value + log_prior(priors) if priors else value
-        except NumericalError:
-            return False
-        if not value.isfinite():
-            return False
-        rate.fill_(config.learning_rate_at(step, step / steps))
-        grads = torch.autograd.grad(-value, parameters)
-        for parameter, grad in zip(parameters, grads, strict=True):
-            parameter.grad = grad
-        adam.step()
-    return all(bool(p.isfinite().all()) for p in parameters)
