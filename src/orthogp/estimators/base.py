@@ -31,6 +31,7 @@ from orthogp.estimators.defaults import (
 )
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.intake import FitData, Intake, require_alike
+from orthogp.estimators.near_rows import fit_near, neighbor_count
 from orthogp.estimators.scaling import Array, Scaling
 from orthogp.estimators.setting_checks import (
     check_settings,
@@ -147,9 +148,12 @@ class OrthogonalGP(Settings, BaseEstimator):
         data = _fit_data(intake, X, y, sample_weight, generator)
         require_alike(data.train, team)
         train, held_out = data.train, data.held_out
+        prior = self._prior(data.sample.y, data.units.targets)
+        count = neighbor_count(settings, data, prior[0], device)
+        if count:
+            return self._learn_near(settings, data, prior, count, device, generator)
         if before is None:
             steps_before, history = 0, ()
-            prior = self._prior(data.sample.y, data.units.targets)
             new = new_model(settings, data, *prior, generator)
             model, started, added_gamma = new.model, new.started, new.added_gamma
         else:
@@ -204,6 +208,34 @@ class OrthogonalGP(Settings, BaseEstimator):
             steps=steps_before + result.steps,
         )
 
+    def _learn_near(
+        self,
+        settings: Mapping[str, Any],
+        data: FitData,
+        prior: tuple[Likelihood, Mean | None, float],
+        count: int,
+        device: torch.device,
+        generator: torch.Generator,
+    ) -> Fitted:
+        """A fit by near rows; every process computes all of it, and the first decides."""
+        team = current_team()
+        found = fit_near(settings, data, prior, count, device, generator)
+        model, left_out = found.model, found.left_out
+        team.align([*model.parameters(), *model.buffers()])
+        calibration = self._calibrate(
+            model.likelihood, left_out.y, left_out.mean, left_out.variance
+        )
+        bound = team.agree(full_bound(model, data.bound_rows, data.num_rows))
+        return Fitted(
+            units=data.units,
+            model=model,
+            predictor=model.predictor(),
+            calibration=team.agree(calibration),
+            elbo=bound + data.weight * data.units.targets.log_jacobian,
+            history=tuple(map(asdict, team.agree(found.history))),
+            steps=found.steps,
+        )
+
     @staticmethod
     def _solve(model: VariationalGP, rows: Rows, config: TrainingConfig) -> None:
         """Puts q at its optimum for these rows."""
@@ -247,17 +279,25 @@ class OrthogonalGP(Settings, BaseEstimator):
             vars(self).pop("feature_names_in_", None)
 
     @cpu_by_default()
-    def save(self, path: str | Path, extra: Mapping[str, Any] | None = None) -> None:
+    def save(
+        self,
+        path: str | Path,
+        extra: Mapping[str, Any] | None = None,
+        near_rows: bool = True,
+    ) -> None:
         """Writes the fitted estimator to one file, which holds data and nothing that runs.
 
         Callbacks, `device` and `checkpoint_dir` are not saved. `extra` is JSON of the caller's own,
         stored in the same file and ignored by `load`. In a process group one process is enough;
-        where all write the same file it is still whole.
+        where all write the same file it is still whole. The training rows that predictions are
+        conditioned on are in the file, standardised; without `near_rows` they are not, and what is
+        loaded predicts by the inducing and residual points alone.
         """
         require_fitted(self)
         meta, tensors = self._state()
         extra_meta = {} if extra is None else {"extra": dict(extra)}
-        save_model(path, self.model_, meta | extra_meta, tensors)
+        model = self.model_ if near_rows else self.model_.without_near_rows()
+        save_model(path, model, meta | extra_meta, tensors)
 
     @classmethod
     @cpu_by_default()
@@ -298,7 +338,13 @@ class OrthogonalGP(Settings, BaseEstimator):
         x, model = self._fitted.units.inputs, self._fitted.model
         units = [torch.from_numpy(part) for part in (x.shift, x.scale, y.shift, y.scale)]
         # On the host: a file is written once, and its constants are the host's.
-        predictor = deepcopy(model).cpu().predictor()
+        if model.near is not None:
+            warnings.warn(
+                "an ONNX graph cannot search for the rows near x: it holds the posterior of the "
+                "inducing and residual points alone, whose predictions are less accurate",
+                stacklevel=3,
+            )
+        predictor = deepcopy(model).cpu().condensed()
         export_onnx(path, predictor, *units, mean=deepcopy(model.mean).cpu(), **variances)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -36,7 +36,11 @@ class Settings:
     """The constructor of the estimators. None means automatic: see `estimators.defaults`.
 
     The model
-        n_inducing, n_residual: the sizes of β and γ, at most as many as distinct rows.
+        n_inducing, n_residual: the sizes of β and γ, at most as many as distinct rows. With near
+            rows `n_residual` may be "all": γ are all rows, solved for.
+        n_neighbors: how many of the rows nearest to x each prediction is conditioned on besides,
+            for Gaussian noise; "auto" for as many as the device is quick with, and for the exact
+            process where the table is small; 0 for the variational posterior alone.
         basis: "orthogonal", "coupled" (ignores γ), "hybrid" or "decoupled".
         optimizer: "natural" or "adam", for q(f_β); hybrid and decoupled need "adam".
         kernel: any GPyTorch kernel; None is Matérn-5/2 + RBF. It sees standardised columns, and
@@ -73,8 +77,9 @@ class Settings:
     def __init__(
         self,
         n_inducing: int = 300,
-        n_residual: int = 700,
+        n_residual: int | str = 700,
         *,
+        n_neighbors: int | str = 0,
         basis: str = "orthogonal",
         optimizer: str = "natural",
         kernel: Kernel | None = None,
@@ -111,6 +116,7 @@ class Settings:
     ):
         self.n_inducing = n_inducing
         self.n_residual = n_residual
+        self.n_neighbors = n_neighbors
         self.basis = basis
         self.optimizer = optimizer
         self.kernel = kernel

@@ -70,19 +70,15 @@ def new_model(
     """
     inputs, rows, num_rows = data.units.inputs, data.sample, len(data.train)
     num_inducing, num_residual = point_counts(settings, num_rows)
-    beta = _given_points(settings, "inducing_points", inputs)
+    beta = given_points(settings, "inducing_points", inputs)
     if beta is None:
         beta = choose_beta(rows.x, num_inducing, generator)
-    gamma = _given_points(settings, "residual_points", inputs)
+    gamma = given_points(settings, "residual_points", inputs)
     if gamma is None or settings["basis"] == "coupled":
         gamma = choose_gamma(rows.x, num_residual, beta, generator)
-    kernel = settings["kernel"]
-    if kernel is None:
-        kernel = starting_kernel(settings, rows.x, num_rows, variance)
-    else:
-        kernel = deepcopy(kernel)
     dtype = torch_dtype(settings["dtype"])
-    kernel, likelihood = kernel.to(dtype), likelihood.to(dtype)
+    kernel = own_kernel(settings, rows.x, num_rows, variance)
+    likelihood = likelihood.to(dtype)
     started = starts_by_evidence(settings, num_rows, likelihood)
     if started:
         assert isinstance(likelihood, Gaussian)
@@ -106,7 +102,7 @@ def most_trained(settings: Mapping[str, Any], data: FitData, likelihood: Likelih
     return MOST_TRAINED if solved and in_memory and orthogonal else None
 
 
-def _given_points(settings: Mapping[str, Any], name: str, inputs: Scaling) -> Tensor | None:
+def given_points(settings: Mapping[str, Any], name: str, inputs: Scaling) -> Tensor | None:
     points = settings[name]
     if points is None:
         return None
@@ -115,6 +111,18 @@ def _given_points(settings: Mapping[str, Any], name: str, inputs: Scaling) -> Te
     if points.ndim != 2 or points.shape[1] != expected:
         raise DataError(f"{name} has shape {points.shape}; expected (m, {expected})")
     return inputs.standardise(points, torch_dtype(settings["dtype"]))
+
+
+def own_kernel(
+    settings: Mapping[str, Any], x: Float[Tensor, "n d"], num_rows: int, variance: float
+) -> Kernel:
+    """A copy of the kernel given, or the default one where it starts, in the dtype of the fit."""
+    kernel = settings["kernel"]
+    if kernel is None:
+        kernel = starting_kernel(settings, x, num_rows, variance)
+    else:
+        kernel = deepcopy(kernel)
+    return kernel.to(torch_dtype(settings["dtype"]))
 
 
 def starting_kernel(

@@ -52,7 +52,12 @@ class Bound:
 
 
 class VariationalGP(nn.Module):
-    """A Gaussian process prior, a likelihood, and a variational posterior in one of the bases."""
+    """A Gaussian process prior, a likelihood, and a variational posterior in one of the bases.
+
+    `near` are rows that predictions are conditioned on besides; the bound is that without them.
+    """
+
+    near: NearRows | None
 
     def __init__(
         self,
@@ -79,7 +84,7 @@ class VariationalGP(nn.Module):
             raise ConfigurationError(
                 f"near rows are for Gaussian noise; the likelihood is a {type(likelihood).__name__}"
             )
-        self.near = near
+        self.register_module("near", near)
 
     def bound(
         self,
@@ -150,6 +155,12 @@ class VariationalGP(nn.Module):
     def predictor(self) -> Predictor | NearPredictor:
         """The posterior as it stands, ready to predict; build it once, reuse it."""
         return self.condensed() if self.near is None else self._near_predictor(self.near)
+
+    def without_near_rows(self) -> "VariationalGP":
+        """The same model, sharing all of its parts but the rows."""
+        return VariationalGP(
+            self.covariance.kernel, self.likelihood, self.basis, self.mean, self.jitter
+        )
 
     def condensed(self) -> Predictor:
         """The posterior of the basis alone, condensed to O(|γ| + |β|²) a row."""

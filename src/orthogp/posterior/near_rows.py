@@ -283,18 +283,18 @@ class NearRows(nn.Module):
     ):
         super().__init__()
         self.register_buffer("x", x)
-        self.register_buffer("y", y)
-        self.register_buffer("weight", weight)
+        self.register_buffer("y", y.to(x.dtype))
+        self.register_buffer("weight", None if weight is None else weight.to(x.dtype))
         self.count, self.on_mean = count, on_mean
 
     def extra_repr(self) -> str:
         return f"{len(self.x)} rows, {self.count} near"
 
-    def observations(self, noise: Float[Tensor, " c"]) -> Observations:
+    def observations(self, noise: Float[Tensor, "*c"]) -> Observations:
         noise = noise.detach().double().reshape(-1, 1)
         noise = noise[:1] if bool((noise == noise[0]).all()) else noise
         weight = torch.ones_like(self.x[:, 0]) if self.weight is None else self.weight
-        return Observations(self.x, self.y, noise / weight.double())
+        return Observations(self.x, self.y.double(), noise / weight.double())
 
 
 def near_predictor(

@@ -48,6 +48,24 @@ def exact_regression(
     )
 
 
+@torch.no_grad()
+def leave_one_out(
+    covariance: Covariance,
+    x: Float[Tensor, "n d"],
+    y: Float[Tensor, "c n"],
+    noise: Float[Tensor, "s n"],
+) -> tuple[Float[Tensor, "c n"], Float[Tensor, "s n"]]:
+    """Mean and variance of the exact process at every row given all others, O(n³).
+
+    With P = (K + D)⁻¹ they are y_i − (P y)_i / P_ii and 1 / P_ii − D_ii.
+    """
+    K = covariance.block(x.double(), x.double())
+    P = torch.cholesky_inverse(cholesky(K + torch.diag_embed(noise.double())))
+    diagonal = P.diagonal(dim1=-2, dim2=-1)
+    mean = y - (P @ y.double().unsqueeze(-1)).squeeze(-1) / diagonal
+    return mean, (1.0 / diagonal - noise).clamp_min(0.0)
+
+
 @dataclass(frozen=True)
 class CoupledOptimum:
     """Titsias' q(f_β) in whitened coordinates."""

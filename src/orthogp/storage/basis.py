@@ -1,4 +1,4 @@
-"""A basis as JSON and tensors, and back."""
+"""A basis, and the rows beside it, as JSON and tensors, and back."""
 
 from typing import Any
 
@@ -15,6 +15,7 @@ from orthogp.posterior import (
     FactorGaussian,
     Hybrid,
     NaturalGaussian,
+    NearRows,
     Orthogonal,
 )
 from orthogp.storage.modules import Description, fill, tensors_of
@@ -78,3 +79,24 @@ def restore_basis(description: Description, tensors: Tensors) -> Basis:
             raise FileError(f"{key} is {tensors[key].dtype}; {value.dtype} is expected")
     fill(basis, tensors)
     return basis
+
+
+def describe_near(near: NearRows) -> Description:
+    return {"count": near.count, "on_mean": near.on_mean}
+
+
+def restore_near(description: Description, tensors: Tensors, basis: Basis) -> NearRows:
+    """The rows described, which must be for this basis."""
+    count, on_mean = description["count"], description["on_mean"]
+    if type(count) is not int or count < 1 or type(on_mean) is not bool:
+        raise FileError("its near rows have settings of the wrong type")
+    x, y, weight = tensors["x"], tensors["y"], tensors.get("weight")
+    n, d = len(x), basis.beta.shape[1]
+    if n < 1 or x.shape != (n, d) or y.shape != (basis.num_latents, n):
+        raise FileError("the sizes of its near rows do not agree")
+    if weight is not None and (weight.shape != (n,) or not bool((weight > 0).all())):
+        raise FileError("the weights of its near rows are not positive, one for each")
+    parts = [part for part in (x, y, weight) if part is not None]
+    if any(part.dtype != basis.beta.dtype or not part.isfinite().all() for part in parts):
+        raise FileError(f"its near rows are not finite numbers of {basis.beta.dtype}")
+    return NearRows(x, y, weight, count, on_mean)

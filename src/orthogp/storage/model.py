@@ -19,7 +19,7 @@ from orthogp.errors import FileError, OrthogpError
 from orthogp.execution import files
 from orthogp.likelihoods import Likelihood, as_likelihood
 from orthogp.model import VariationalGP
-from orthogp.storage.basis import describe_basis, restore_basis
+from orthogp.storage.basis import describe_basis, describe_near, restore_basis, restore_near
 from orthogp.storage.modules import (
     Description,
     build_module,
@@ -33,7 +33,7 @@ from orthogp.storage.recipes import Tensors, is_finite_number
 
 KIND = "model"
 # A minor version adds what an older reader may ignore; anything else is a major version.
-FORMAT = (1, 3)
+FORMAT = (1, 4)
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ def save_model(
         "mean": describe_module(parts["mean"]),
         "likelihood": describe_module(parts["likelihood"]),
         "basis": describe_basis(model.basis),
+        "near": None if model.near is None else describe_near(model.near),
         "jitter": model.jitter,
         "frozen": [name for name, value in _parameters(model) if not value.requires_grad],
         "meta": meta,
@@ -115,7 +116,11 @@ def _assemble(tensors: Tensors, header: Description, passed: dict[str, Any]) -> 
         raise FileError(f"its jitter is {jitter!r:.40}")
     if not (isinstance(frozen, list) and isinstance(meta, dict)):
         raise FileError("its JSON has values of the wrong type")
-    model = VariationalGP(kernel, likelihood, basis, mean, jitter)
+    near = None
+    # Formats before 1.4 had none.
+    if header.get("near") is not None:
+        near = restore_near(header["near"], tensors_under(tensors, "near"), basis)
+    model = VariationalGP(kernel, likelihood, basis, mean, jitter, near)
     for name in tensors:
         if name.partition(".")[0] not in (*_parts(model), "tensors"):
             raise FileError(f"it has a tensor {name!r:.40}, which no part of the model has")
@@ -146,12 +151,13 @@ def _require_predictions(model: VariationalGP) -> None:
 
 
 def _parts(model: VariationalGP) -> dict[str, nn.Module]:
-    return {
+    parts: dict[str, nn.Module] = {
         "kernel": model.covariance.kernel,
         "mean": model.mean,
         "likelihood": model.likelihood,
         "basis": model.basis,
     }
+    return parts if model.near is None else parts | {"near": model.near}
 
 
 def _parameters(model: VariationalGP) -> list[tuple[str, nn.Parameter]]:

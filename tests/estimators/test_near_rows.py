@@ -1,0 +1,202 @@
+"""Fits in which every row counts: near rows, all rows, and the exact process of small tables."""
+
+import numpy as np
+import pytest
+import torch
+from gpytorch.kernels import MaternKernel, ScaleKernel
+
+from orthogp import OrthogonalGPRegressor
+from orthogp.errors import ConfigurationError, FileError
+from orthogp.estimators import near_rows
+from orthogp.posterior import NearPredictor
+from orthogp.training import predictive
+
+ROWS = 400
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Few steps, and no table so small that it is exact."""
+    for name, value in (("EVIDENCE_STEPS", 40), ("PATCH_STEPS", 10), ("LEAVE_ONE_OUT_STEPS", 10)):
+        monkeypatch.setattr(predictive, name, value)
+    monkeypatch.setattr(predictive, "BLOCK_ROWS", {"cpu": 100})
+    monkeypatch.setattr(near_rows, "MOST_EXACT", {"cpu": 0})
+
+
+@pytest.fixture
+def exact(monkeypatch):
+    monkeypatch.setattr(near_rows, "MOST_EXACT", {"cpu": 10**6})
+
+
+def table(rows: int = ROWS, targets: int = 1):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-3.0, 3.0, size=(rows, 2)) * [1.0, 100.0] + [5.0, 0.0]
+    f = np.stack([np.sin(6.0 * X[:, 0] + c) * np.cos(0.05 * X[:, 1]) for c in range(targets)], 1)
+    y = 50.0 + 7.0 * (f + 0.1 * rng.normal(size=f.shape))
+    return X, y[:, 0] if targets == 1 else y
+
+
+def regressor(**settings) -> OrthogonalGPRegressor:
+    return OrthogonalGPRegressor(
+        **{"n_neighbors": 20, "n_inducing": 15, "random_state": 0, "device": "cpu"} | settings
+    )
+
+
+X, Y = table()
+NEW = table(600)[0][ROWS:]
+
+
+def test_a_rough_function_is_better_predicted_than_by_the_points_alone():
+    truth = 50.0 + 7.0 * np.sin(6.0 * NEW[:, 0]) * np.cos(0.05 * NEW[:, 1])
+    near = regressor().fit(X, Y)
+    points = regressor(n_neighbors=0, n_residual=0, max_steps=100).fit(X, Y)
+    errors = [np.sqrt(np.mean((gp.predict(NEW) - truth) ** 2)) for gp in (near, points)]
+    assert errors[0] < 0.8 * errors[1]
+    assert isinstance(near._fitted.predictor, NearPredictor)
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_the_small_table_is_the_exact_process(exact, targets):
+    X, Y = table(120, targets)
+    gp = regressor(validation_fraction=None).fit(X, Y)
+    rows, model = gp._fitted.units, gp.model_
+    x, new = (torch.from_numpy((part - rows.inputs.shift) / rows.inputs.scale) for part in (X, NEW))
+    scaling = rows.targets.scaling
+    y = ((Y.reshape(len(X), -1) - scaling.shift) / scaling.scale).T
+    with torch.no_grad():
+        K, k = (model.covariance.block(x, z).numpy() for z in (x, new))
+        noise = model.likelihood.likelihood.noise.reshape(-1).expand(targets).numpy()
+    means = [
+        k.T @ np.linalg.solve(K + s * np.eye(len(X)), t) for s, t in zip(noise, y, strict=True)
+    ]
+    expected = np.stack(means, 1) * scaling.scale + scaling.shift
+    np.testing.assert_allclose(gp.predict(NEW).reshape(len(NEW), -1), expected, rtol=1e-4)
+    sign, log_det = zip(*(np.linalg.slogdet(K + s * np.eye(len(X))) for s in noise), strict=True)
+    fits = [t @ np.linalg.solve(K + s * np.eye(len(X)), t) for s, t in zip(noise, y, strict=True)]
+    evidence = -0.5 * (np.sum(log_det) + np.sum(fits) + targets * len(X) * np.log(2 * np.pi))
+    evidence -= len(X) * np.log(scaling.scale).sum()
+    assert all(s == 1 for s in sign)
+    assert gp.elbo_ == pytest.approx(evidence, abs=0.5)
+    assert gp.elbo_ <= evidence + 1e-3
+
+
+@pytest.mark.parametrize("settings", [{}, {"n_residual": "all"}], ids=["near", "all"])
+def test_intervals_cover_what_they_say(settings):
+    X, Y = table(1500)
+    gp = regressor(**settings).fit(X[:800], Y[:800])
+    low, high = gp.predict_interval(X[800:], 0.9)
+    assert 0.85 < np.mean((Y[800:] >= low) & (Y[800:] <= high)) < 0.95
+
+
+def test_all_rows_are_in_the_mean():
+    gp = regressor(n_residual="all").fit(X, Y)
+    assert len(gp.model_.basis.gamma) == ROWS
+    assert gp.model_.near.on_mean
+    # What is left for near rows is little: the mean of the basis alone is nearly that of all.
+    alone, _ = gp.model_.without_near_rows().predict(gp._fitted.standardised(NEW))
+    whole, _ = gp.model_.predict(gp._fitted.standardised(NEW))
+    torch.testing.assert_close(alone, whole, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("settings", [{}, {"n_residual": "all"}], ids=["near", "all"])
+def test_files(settings, tmp_path):
+    gp = regressor(**settings).fit(X, Y, sample_weight=np.linspace(0.5, 2.0, ROWS))
+    gp.save(tmp_path / "whole")
+    loaded = OrthogonalGPRegressor.load(tmp_path / "whole", device="cpu")
+    for ours, expected in zip(
+        loaded.predict(NEW, return_std=True), gp.predict(NEW, return_std=True), strict=True
+    ):
+        np.testing.assert_array_equal(ours, expected)
+    gp.save(tmp_path / "points", near_rows=False)
+    points = OrthogonalGPRegressor.load(tmp_path / "points", device="cpu")
+    assert points.model_.near is None
+    assert np.isfinite(points.predict(NEW)).all()
+    assert gp.model_.near is not None
+
+
+def test_samples_and_covariances_are_those_of_the_predictions():
+    gp = regressor().fit(X, Y)
+    mean, std = gp.predict(NEW[:8], return_std=True)
+    _, covariance = gp.predict(NEW[:8], return_cov=True)
+    np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std, rtol=1e-6)
+    draws = gp.sample_y(NEW[:8], 4000)
+    np.testing.assert_allclose(draws.mean(1), mean, atol=4.5 * std.max() / np.sqrt(4000))
+    np.testing.assert_allclose(np.cov(draws), covariance, atol=0.1 * covariance.max())
+
+
+def test_the_same_rows_in_another_order_give_the_same_model():
+    order = np.random.default_rng(1).permutation(ROWS)
+    one, other = (regressor().fit(X[rows], Y[rows]) for rows in (np.arange(ROWS), order))
+    np.testing.assert_allclose(one.predict(NEW), other.predict(NEW), rtol=1e-6)
+
+
+def test_seeds():
+    one, other = regressor().fit(X, Y), regressor().fit(X, Y)
+    np.testing.assert_array_equal(one.predict(NEW), other.predict(NEW))
+
+
+def test_duplicates_without_noise():
+    twice = np.repeat(X[:100], 4, axis=0), np.repeat(np.sin(X[:100, 0]), 4)
+    gp = regressor().fit(*twice)
+    mean, std = gp.predict(X[:100], return_std=True)
+    np.testing.assert_allclose(mean, np.sin(X[:100, 0]), atol=0.05)
+    assert np.isfinite(std).all()
+
+
+def test_a_kernel_of_ones_own_with_fixed_hyperparameters():
+    kernel = ScaleKernel(MaternKernel(1.5))
+    gp = regressor(kernel=kernel, train_hyperparameters=False).fit(X, Y)
+    found = gp.model_.covariance.kernel
+    assert found.base_kernel.lengthscale.item() == kernel.base_kernel.lengthscale.item()
+    assert gp.n_iter_ == 0
+
+
+def test_noise_may_be_less_than_gpytorch_allows(monkeypatch):
+    monkeypatch.setattr(predictive, "EVIDENCE_STEPS", 150)
+    x = np.linspace(0.0, 6.0, ROWS)[:, None]
+    gp = regressor().fit(x, np.sin(x[:, 0]))
+    assert gp.model_.likelihood.likelihood.noise.item() < 1e-4
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"n_neighbors": -1}, "n_neighbors"),
+        ({"n_neighbors": "many"}, "n_neighbors"),
+        ({"n_neighbors": True}, "n_neighbors"),
+        ({"likelihood": "student_t"}, "Gaussian noise"),
+        ({"basis": "decoupled", "optimizer": "adam"}, "basis"),
+        ({"n_residual": "all", "n_neighbors": 0}, "n_residual"),
+        ({"n_residual": "most"}, "n_residual"),
+    ],
+)
+def test_what_is_refused(settings, message):
+    with pytest.raises(ConfigurationError, match=message):
+        regressor(**settings).fit(X, Y)
+
+
+def test_where_near_rows_cannot_serve_auto_does_without():
+    gp = regressor(n_neighbors="auto", likelihood="laplace", max_steps=5, n_residual=5)
+    assert gp.fit(X, Y).model_.near is None
+
+
+def test_an_onnx_graph_says_what_it_lacks(tmp_path):
+    pytest.importorskip("onnx")
+    gp = regressor().fit(X, Y)
+    with pytest.warns(UserWarning, match="ONNX"):
+        gp.export_onnx(tmp_path / "graph.onnx")
+
+
+@pytest.mark.parametrize("change", ["count", "x", "y", "weight"])
+def test_rows_in_a_file_are_checked(change, tmp_path):
+    gp = regressor().fit(X, Y, sample_weight=np.ones(ROWS))
+    near = gp.model_.near
+    if change == "count":
+        near.count = 0
+    elif change == "weight":
+        near.weight = -near.weight
+    else:
+        setattr(near, change, getattr(near, change)[:, :1])
+    gp.save(tmp_path / "bad")
+    with pytest.raises(FileError, match="near rows"):
+        OrthogonalGPRegressor.load(tmp_path / "bad")
