@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted(p for p in (ROOT / "docs").rglob("*.md") if "```python" in p.read_text())
 EXAMPLES = sorted(p.stem for p in (ROOT / "docs" / "examples").glob("*.py"))
 # Fewer steps than a reader takes, enough for what a page asserts.
-STEPS = {"extending": 150}
+STEPS = {"extending": 60}
 
 
 class Fetched(HTMLParser):
