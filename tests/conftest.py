@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import shape_checks
+
 # Code that tests compile stays out of the user's own folder.
 os.environ.setdefault("ORTHOGP_CACHE", str(Path(__file__).parent.parent / "build" / "cache"))
 
@@ -16,6 +18,10 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_runtest_logstart():
+    shape_checks.start_again()
 
 
 @pytest.fixture(scope="module")

@@ -23,10 +23,11 @@ from orthogp.apps.tabular.model import TableModel
 from orthogp.errors import ConfigurationError
 from orthogp.execution.team import Team
 from tabular_cases import run, sample, write
+from team import together
 from torchrun import SUPPORT, torchrun
 
 FIT = ("--target", "y", "--id", "key", "--drop", "label", "--n-inducing", 8, "--n-residual", 8,
-       "--max-steps", 200, "--batch-size", 64, "--device", "cpu", "--dtype", "float64")  # fmt: skip
+       "--max-steps", 120, "--batch-size", 64, "--device", "cpu", "--dtype", "float64")  # fmt: skip
 
 
 def test_alone_there_is_no_group():
@@ -118,7 +119,7 @@ def test_a_killed_process_costs_nothing_after_a_restart(folder, undisturbed):
     assert done.stderr.count("orthogp: process 0 of 2 lost contact with the others") == 1
     assert "same checkpoint_dir to go on" in done.stderr
     assert (place / "started-0").read_text() == "0"
-    assert 0 < int((place / "started-1").read_text()) < 200
+    assert 0 < int((place / "started-1").read_text()) < 120
     again, whole = (TableModel.load(folder / f"{name}.orthogp") for name in ("again", "two"))
     assert same(group_fits.contents(again.estimator), group_fits.contents(whole.estimator))
 
@@ -140,9 +141,7 @@ def test_of_all_that_fail_the_first_speaks():
 
 
 def test_estimators_in_a_group_end_alike_and_where_one_ends(tmp_path):
-    done = torchrun(SUPPORT / "group_fits.py", tmp_path)
-    assert done.returncode == 0, done.stderr
-    first, second = (torch.load(tmp_path / f"rank-{rank}.pt") for rank in (0, 1))
+    first, second = together(2, "fit_estimators", tmp_path, str(tmp_path))
     assert "were given different rows" in first["refusal"]
     assert first["refusal"] == second["refusal"]
     for kind in ("seeded", "unseeded"):

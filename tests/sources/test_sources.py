@@ -126,7 +126,7 @@ def test_a_path_takes_every_other_column(frame, tmp_path):
 @pytest.mark.usefixtures("always_streamed")
 def test_a_stream_is_learned_from_like_arrays(frame, folder):
     X, y = frame[INPUTS].astype(np.float64), frame.y.to_numpy(copy=True)
-    settings: dict[str, Any] = SMALL | {"max_steps": 200}
+    settings: dict[str, Any] = SMALL | {"max_steps": 100}
     expected = OrthogonalGPRegressor(**settings).fit(X, y)
     pairs = TensorDataset(torch.from_numpy(X.to_numpy()), torch.from_numpy(y))
     for given in (

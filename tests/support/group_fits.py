@@ -1,14 +1,9 @@
-"""Estimators in an initialised group, under torchrun in tests: what each process ends with.
+"""Estimators in an initialised group: what each process ends with."""
 
-python -m torch.distributed.run … tests/support/group_fits.py FOLDER
-"""
-
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import torch.distributed as dist
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
@@ -17,7 +12,7 @@ from orthogp.estimators import streamed
 from orthogp.sources import ArrayTable
 
 SMALL: dict[str, Any] = {
-    "n_inducing": 10, "n_residual": 15, "max_steps": 60, "batch_size": 64, "device": "cpu",
+    "n_inducing": 10, "n_residual": 15, "max_steps": 20, "batch_size": 64, "device": "cpu",
     "dtype": "float64",
 }  # fmt: skip
 ROWS = 1200
@@ -78,16 +73,10 @@ def refusal() -> str:
     return ""
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo")
-    folder, rank = Path(sys.argv[1]), dist.get_rank()
+def all_fits(folder: Path) -> dict[str, Any]:
     seeded, unseeded = seeded_fits(), unseeded_fits()
     for name, estimator in seeded.items():
         estimator.save(folder / f"{name}.orthogp")
-    found = {"seeded": {k: contents(e) for k, e in seeded.items()},
-             "unseeded": {k: contents(e) for k, e in unseeded.items()},
-             "refusal": refusal()}  # fmt: skip
-    torch.save(found, folder / f"rank-{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
+    return {"seeded": {k: contents(e) for k, e in seeded.items()},
+            "unseeded": {k: contents(e) for k, e in unseeded.items()},
+            "refusal": refusal()}  # fmt: skip

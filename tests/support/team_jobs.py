@@ -1,10 +1,12 @@
 """What the processes of `team.together` run: functions of strings that return tensors."""
 
 import warnings
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+import group_fits
 from orthogp.likelihoods import Bernoulli, Gaussian
 from orthogp.training import fit
 from priors import with_prior
@@ -68,3 +70,8 @@ def train_with_prior():
         fit(m, rows, settings(**columns))
         ends.append(contents(m))
     return ends
+
+
+def fit_estimators(folder: str):
+    """What `group_fits` ends with; its models are saved in `folder`."""
+    return group_fits.all_fits(Path(folder))

@@ -276,15 +276,15 @@ def often(*args):
     return fit(*args, checkpoint_seconds=0.0)
 
 job.training.fit = often
-place = job.Place(Path(sys.argv[1]), Path(sys.argv[2]), steps=int(sys.argv[3]))
-job.perform(Job("illustration", "kin40k", "OrthNat", 0), "regression", place)
+for out in sys.argv[2:]:
+    place = job.Place(Path(sys.argv[1]), Path(out), steps=150)
+    job.perform(Job("illustration", "kin40k", "OrthNat", 0), "regression", place)
 """
 
 
 def test_a_killed_job_goes_on_where_it_stopped(data: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(data)]
-    subprocess.run([*command, str(tmp_path / "whole"), "300"], check=True)
-    process = subprocess.Popen([*command, str(tmp_path / "cut"), "300"])
+    process = subprocess.Popen([*command, str(tmp_path / "cut")])
     curve = Job("illustration", "kin40k", "OrthNat", 0).path(tmp_path / "cut").with_suffix("")
     while not (curve / "curve.jsonl").exists() or len(_lines(curve / "curve.jsonl")) < 7:
         assert process.poll() is None
@@ -292,7 +292,7 @@ def test_a_killed_job_goes_on_where_it_stopped(data: Path, tmp_path: Path) -> No
     process.kill()
     process.wait()
     kept = _lines(curve / "curve.jsonl")
-    subprocess.run([*command, str(tmp_path / "cut"), "300"], check=True)
+    subprocess.run([*command, str(tmp_path / "cut"), str(tmp_path / "whole")], check=True)
     whole, cut = (read_records(tmp_path / name)[0] for name in ("whole", "cut"))
     assert cut.metrics == whole.metrics
     drop = ("seconds",)
