@@ -71,11 +71,10 @@ def test_the_small_table_is_the_exact_process(exact, targets):
     ]
     expected = np.stack(means, 1) * scaling.scale + scaling.shift
     np.testing.assert_allclose(gp.predict(NEW).reshape(len(NEW), -1), expected, rtol=1e-4)
-    sign, log_det = zip(*(np.linalg.slogdet(K + s * np.eye(len(X))) for s in noise), strict=True)
-    fits = [t @ np.linalg.solve(K + s * np.eye(len(X)), t) for s, t in zip(noise, y, strict=True)]
-    evidence = -0.5 * (np.sum(log_det) + np.sum(fits) + targets * len(X) * np.log(2 * np.pi))
+    log_dets = sum(np.linalg.slogdet(A)[1] for A in noisy)
+    fits = sum(t @ w for t, w in zip(y, weights, strict=True))
+    evidence = -0.5 * (log_dets + fits + targets * len(X) * np.log(2 * np.pi))
     evidence -= len(X) * np.log(scaling.scale).sum()
-    assert all(s == 1 for s in sign)
     assert gp.elbo_ == pytest.approx(evidence, abs=0.5)
     assert gp.elbo_ <= evidence + 1e-3
 
@@ -159,7 +158,7 @@ def test_noise_may_be_less_than_gpytorch_allows(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "settings, message",
+    ("settings", "message"),
     [
         ({"n_neighbors": -1}, "n_neighbors"),
         ({"n_neighbors": "many"}, "n_neighbors"),

@@ -68,7 +68,7 @@ NEW = torch.randn(7, D, generator=torch.Generator().manual_seed(8)).double()
 
 
 @pytest.mark.parametrize("inducing", [0, 1, B])
-@pytest.mark.parametrize("outputs, shared", [(1, True), (2, True), (2, False)])
+@pytest.mark.parametrize(("outputs", "shared"), [(1, True), (2, True), (2, False)])
 def test_with_all_rows_near_it_is_the_exact_gp(covariance, inducing, outputs, shared):
     rows = observations(outputs, shared)
     p = predictor(covariance, rows, count=N, inducing=inducing)
@@ -171,7 +171,7 @@ def test_without_inducing_points_the_variance_is_never_below_the_exact_one(covar
 
 
 @pytest.mark.parametrize("inducing", [0, B])
-@pytest.mark.parametrize("outputs, shared", [(1, True), (2, True), (2, False)])
+@pytest.mark.parametrize(("outputs", "shared"), [(1, True), (2, True), (2, False)])
 @pytest.mark.parametrize("count", [5, N])
 def test_the_diagonal_of_the_joint_covariance_is_the_variance(
     covariance, inducing, outputs, shared, count
