@@ -11,6 +11,7 @@ Of all values found those are taken that predict left-out rows best.
 """
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -31,8 +32,10 @@ from orthogp.training.start import log_evidence
 # step leaves out, from a pool whose neighbours are found anew every so many steps.
 BLOCK_ROWS = {"cpu": 512, "cuda": 2048}
 NEAR, BATCH, POOL, REFRESH = 32, {"cpu": 256, "cuda": 2048}, 8, 25
-EVIDENCE_STEPS, PATCH_STEPS, LEAVE_ONE_OUT_STEPS = 100, 60, 150
-EVIDENCE_RATE, LEAVE_ONE_OUT_RATE = 0.1, 0.05
+EVIDENCE_STEPS, PATCH_STEPS, LEAVE_ONE_OUT_STEPS = 100, 60, 100
+EVIDENCE_RATE, LEAVE_ONE_OUT_RATE = 0.15, 0.05
+# An objective is climbed again from where it led as long as that gains so much, in nats a row.
+ROUNDS, LEAST_GAIN = 4, 0.01
 # Rows by which the values found are compared.
 JUDGED = 1000
 
@@ -55,28 +58,31 @@ def learn_to_predict(
 ) -> Learned:
     """Moves the hyperparameters; `report` is told of steps and of the densities they reach."""
     search = _Search(found, rows, generator)
-    tried: dict[str, tuple[float, list[Tensor]]] = {}
+    tried = {"start": (search.density(), found.values())}
     steps = 0
-
-    def judge(name: str) -> None:
-        tried[name] = search.density(), found.values()
-        report(steps, tried[name][0])
 
     def best() -> str:
         return max(tried, key=lambda name: tried[name][0])
 
-    judge("start")
     stages = (
         ("evidence", "start", search.evidence_of_random_rows, EVIDENCE_STEPS, EVIDENCE_RATE),
         ("patches", "evidence", search.evidence_of_patches, PATCH_STEPS, EVIDENCE_RATE),
         ("leave_one_out", None, search.leave_one_out, LEAVE_ONE_OUT_STEPS, LEAVE_ONE_OUT_RATE),
     )
     for name, source, objective, count, rate in stages:
-        start = best() if source is None or source not in tried else source
-        found.set(tried[start][1])
-        if found.climb(objective, count, rate, deadline):
+        before, values = tried[best() if source is None or source not in tried else source]
+        for _ in range(ROUNDS):
+            found.set(values)
+            if time.monotonic() >= deadline or not found.climb(objective, count, rate, deadline):
+                break
             steps += count
-            judge(name)
+            density, values = search.density(), found.values()
+            report(steps, density)
+            if name not in tried or density > tried[name][0]:
+                tried[name] = density, values
+            if not density > before + LEAST_GAIN:
+                break
+            before = density
     chosen = best()
     found.set(tried[chosen][1])
     return Learned({name: density for name, (density, _) in tried.items()}, chosen, steps)
