@@ -66,10 +66,9 @@ def test_the_small_table_is_the_exact_process(exact, targets):
     with torch.no_grad():
         K, k = (model.covariance.block(x, z).numpy() for z in (x, new))
         noise = model.likelihood.likelihood.noise.reshape(-1).expand(targets).numpy()
-    means = [
-        k.T @ np.linalg.solve(K + s * np.eye(len(X)), t) for s, t in zip(noise, y, strict=True)
-    ]
-    expected = np.stack(means, 1) * scaling.scale + scaling.shift
+    noisy = [K + s * np.eye(len(X)) for s in noise]
+    weights = [np.linalg.solve(A, t) for A, t in zip(noisy, y, strict=True)]
+    expected = np.stack([k.T @ w for w in weights], 1) * scaling.scale + scaling.shift
     np.testing.assert_allclose(gp.predict(NEW).reshape(len(NEW), -1), expected, rtol=1e-4)
     log_dets = sum(np.linalg.slogdet(A)[1] for A in noisy)
     fits = sum(t @ w for t, w in zip(y, weights, strict=True))
@@ -191,7 +190,7 @@ def test_rows_in_a_file_are_checked(change, tmp_path):
     gp = regressor().fit(X, Y, sample_weight=np.ones(ROWS))
     near = gp.model_.near
     if change == "count":
-        near.count = 0
+        near.count = -1
     elif change == "weight":
         near.weight = -near.weight
     else:
@@ -199,3 +198,25 @@ def test_rows_in_a_file_are_checked(change, tmp_path):
     gp.save(tmp_path / "bad")
     with pytest.raises(FileError, match="near rows"):
         OrthogonalGPRegressor.load(tmp_path / "bad")
+
+
+@pytest.mark.parametrize("settings", [{}, {"n_residual": "all"}], ids=["near", "all"])
+def test_partial_fit_adds_rows_without_training(settings):
+    gp = regressor(**settings).fit(X, Y)
+    before, kernel = gp.predict(NEW), gp.model_.covariance.kernel.state_dict()
+    more = np.repeat(NEW, 30, axis=0), np.repeat(before + 5.0, 30)
+    gp.partial_fit(*more)
+    assert len(gp.model_.near.x) == ROWS + len(more[0])
+    moved = gp.predict(NEW) - before
+    assert np.median(moved) == pytest.approx(5.0, abs=0.5)
+    for name, value in gp.model_.covariance.kernel.state_dict().items():
+        assert torch.equal(value, kernel[name])
+
+
+def test_so_it_does_for_the_exact_process(exact):
+    gp = regressor().fit(X[:150], Y[:150])
+    assert gp.model_.near.count == 0
+    few = np.sqrt(np.mean((gp.predict(X[200:]) - Y[200:]) ** 2))
+    gp.partial_fit(X[150:200], Y[150:200], sample_weight=np.full(50, 2.0))
+    assert gp.model_.near.count == 20
+    assert np.sqrt(np.mean((gp.predict(X[200:]) - Y[200:]) ** 2)) < few

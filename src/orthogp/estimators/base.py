@@ -31,7 +31,7 @@ from orthogp.estimators.defaults import (
 )
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.intake import FitData, Intake, require_alike
-from orthogp.estimators.near_rows import fit_near, neighbor_count
+from orthogp.estimators.near_rows import fit_near, neighbor_count, with_more_rows
 from orthogp.estimators.scaling import Array, Scaling
 from orthogp.estimators.setting_checks import (
     check_settings,
@@ -126,12 +126,36 @@ class OrthogonalGP(Settings, BaseEstimator):
 
     @cpu_by_default()
     def _fit(
-        self, X: Any, y: Any, sample_weight: Any, continues: bool, classes: NDArray | None = None
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        continues: bool,
+        classes: NDArray | None = None,
+        adds: bool = False,
     ) -> Self:
-        """All or nothing: whatever fails on the way leaves the estimator as it was."""
+        """All or nothing: whatever fails on the way leaves the estimator as it was.
+
+        `adds` says that rows join those of the previous fit where it holds them.
+        """
         before = getattr(self, "_fitted", None) if continues else None
-        self._set_fitted(self._learn(X, y, sample_weight, before, classes))
+        if adds and before is not None and before.model.near is not None:
+            self._set_fitted(self._learn_more(X, y, sample_weight, before))
+        else:
+            self._set_fitted(self._learn(X, y, sample_weight, before, classes))
         return self
+
+    def _learn_more(self, X: Any, y: Any, sample_weight: Any, before: Fitted) -> Fitted:
+        """Rows join those that predictions are conditioned on; nothing is trained."""
+        settings = self.get_params(deep=False)
+        check_settings(settings)
+        device = usable_device(self.device)
+        intake = Intake(type(self), settings, self._learner(None), before.units)
+        data = _fit_data(intake, X, y, sample_weight, torch.Generator().manual_seed(0))
+        require_alike(data.train, current_team())
+        count = neighbor_count(settings, data, before.model.likelihood, device)
+        model = with_more_rows(before.model, data.bound_rows, count).to(device)
+        return replace(before, model=model, predictor=model.predictor())
 
     def _learn(
         self, X: Any, y: Any, sample_weight: Any, before: Fitted | None, classes: NDArray | None
@@ -338,7 +362,7 @@ class OrthogonalGP(Settings, BaseEstimator):
         x, model = self._fitted.units.inputs, self._fitted.model
         units = [torch.from_numpy(part) for part in (x.shift, x.scale, y.shift, y.scale)]
         # On the host: a file is written once, and its constants are the host's.
-        if model.near is not None:
+        if model.near is not None and model.near.count > 0:
             warnings.warn(
                 "an ONNX graph cannot search for the rows near x: it holds the posterior of the "
                 "inducing and residual points alone, whose predictions are less accurate",

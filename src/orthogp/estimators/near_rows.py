@@ -9,6 +9,7 @@ own prediction, so that none is held out.
 import math
 import time
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -135,12 +136,36 @@ def fit_near(
     _solve(model, observed)
     if exact and settings["inducing_points"] is None:
         left_out = _exact_predictions(model, rows, observed)
+        model.near = NearRows(observed.x, observed.y, _weight(rows, device), count=0)
     elif settings["n_residual"] == "all":
         left_out = _all_rows(model, rows, observed, count, deadline, generator)
     else:
         model.near = NearRows(rows.x.to(device), observed.y, _weight(rows, device), count)
         left_out = _left_out(model, rows, generator)
     return NearFit(model, left_out, tuple(history), steps)
+
+
+@torch.no_grad()
+def with_more_rows(model: VariationalGP, rows: Rows, count: int) -> VariationalGP:
+    """A copy of the model with more rows near; all else is as it was."""
+    model = deepcopy(model)
+    near, device = model.near, model.basis.beta.device
+    assert near is not None
+    x = rows.x.to(near.x)
+    if near.on_mean:
+        explained = model.without_near_rows().predict(x)[0]
+    else:
+        explained = model.prior_mean(x.double())
+    y = torch.cat([near.y, latents_first(rows.y.to(device)) - explained.to(near.y)], dim=1)
+    weight = None
+    if near.weight is not None or rows.weight is not None:
+        parts = (near.weight, len(near.x)), (rows.weight, len(x))
+        weight = torch.cat([x.new_ones(n) if w is None else w.to(x) for w, n in parts])
+    x = torch.cat([near.x, x])
+    order = canonical_order(x, y)
+    weight = None if weight is None else weight[order]
+    model.near = NearRows(x[order], y[:, order], weight, near.count or count, near.on_mean)
+    return model
 
 
 def _in_canonical_order(rows: Rows) -> Rows:

@@ -47,8 +47,12 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         return tags
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Continues training with these rows, in the units of the first call."""
-        return self._fit(X, y, sample_weight, continues=True)
+        """Continues training with these rows, in the units of the first call.
+
+        After a fit with near rows nothing is trained: the rows join those that predictions are
+        conditioned on. `elbo_` and the calibration stay those of the fit.
+        """
+        return self._fit(X, y, sample_weight, continues=True, adds=True)
 
     def predict(
         self, X: ArrayLike, return_std: bool = False, return_cov: bool = False

@@ -154,7 +154,9 @@ class VariationalGP(nn.Module):
 
     def predictor(self) -> Predictor | NearPredictor:
         """The posterior as it stands, ready to predict; build it once, reuse it."""
-        return self.condensed() if self.near is None else self._near_predictor(self.near)
+        if self.near is None or self.near.count == 0:
+            return self.condensed()
+        return self._near_predictor(self.near)
 
     def without_near_rows(self) -> "VariationalGP":
         """The same model, sharing all of its parts but the rows."""

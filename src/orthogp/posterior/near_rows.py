@@ -266,7 +266,8 @@ class NearRows(nn.Module):
     """The rows that predictions are conditioned on, as a part of a model.
 
     `y` is `[c, n]`, less the prior mean and, where they are `on_mean`, less what the mean of the
-    basis explains. `weight` divides the variance of the noise.
+    basis explains. `weight` divides the variance of the noise. With a `count` of zero they are held
+    for rows that are to join them, as where β are all rows.
     """
 
     x: Tensor

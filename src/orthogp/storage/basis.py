@@ -88,7 +88,7 @@ def describe_near(near: NearRows) -> Description:
 def restore_near(description: Description, tensors: Tensors, basis: Basis) -> NearRows:
     """The rows described, which must be for this basis."""
     count, on_mean = description["count"], description["on_mean"]
-    if type(count) is not int or count < 1 or type(on_mean) is not bool:
+    if type(count) is not int or count < 0 or type(on_mean) is not bool:
         raise FileError("its near rows have settings of the wrong type")
     x, y, weight = tensors["x"], tensors["y"], tensors.get("weight")
     n, d = len(x), basis.beta.shape[1]
