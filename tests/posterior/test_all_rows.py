@@ -9,7 +9,8 @@ import torch
 from orthogp.kernel.covariance import Covariance
 from orthogp.linalg import factorise_robustly
 from orthogp.posterior.all_rows import solve_all_rows
-from orthogp.posterior.near_rows import Features, Observations, near_predictor
+from orthogp.posterior.induced import Features, Observations
+from orthogp.posterior.near_rows import near_predictor
 from orthogp.posterior.optimum import decoupled_optimum
 from problems import default_sum
 

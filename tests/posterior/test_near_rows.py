@@ -7,7 +7,8 @@ import torch
 
 from orthogp.kernel.covariance import Covariance
 from orthogp.linalg import factorise_robustly
-from orthogp.posterior.near_rows import Features, Observations, near_predictor
+from orthogp.posterior.induced import Features, Observations
+from orthogp.posterior.near_rows import near_predictor
 from orthogp.posterior.optimum import exact_regression
 
 N, D, B = 40, 3, 6

@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orthogp.errors import ConfigurationError
-from orthogp.estimators.defaults import point_counts, python_number
+from orthogp.estimators.defaults import point_counts, python_number, training_config
 from orthogp.estimators.intake import FitData
 from orthogp.estimators.start import given_points, own_kernel
 from orthogp.kernel.covariance import Covariance
@@ -30,7 +30,8 @@ from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP, build_basis
 from orthogp.posterior import NaturalGaussian, NearPredictor, NearRows, Orthogonal
 from orthogp.posterior.all_rows import Solution, solve_all_rows
-from orthogp.posterior.near_rows import Features, Observations, near_predictor
+from orthogp.posterior.induced import Features, Observations
+from orthogp.posterior.near_rows import near_predictor
 from orthogp.posterior.neighbors import canonical_order
 from orthogp.posterior.optimum import leave_one_out as exact_leave_one_out
 from orthogp.posterior.points import choose_beta
@@ -41,7 +42,9 @@ from orthogp.training.predictive import learn_to_predict
 
 # Up to so many rows all of them are β.
 MOST_EXACT = {"cpu": 2000, "cuda": 6000}
-NEIGHBORS = {"cpu": 32, "cuda": 64}
+NEIGHBORS = {"cpu": 64, "cuda": 64}
+# Numbers in W, which holds w of every row: larger tables have fewer β and rely on near rows.
+MOST_FEATURES = 2**26
 # GPyTorch allows no noise below 1e-4 of the target's variance; tables without noise want less.
 SMALLEST_NOISE = 1e-6
 JITTER = 1e-8
@@ -109,8 +112,10 @@ def fit_near(
     generator: torch.Generator,
 ) -> NearFit:
     """A model of all rows given, and predictions of them that each was left out of."""
+    # Refuses settings that are none, as it would in any other fit.
+    config = training_config(settings, data.num_rows, gaussian=True, seed=0)
     started = time.monotonic()
-    deadline = started + (math.inf if settings["max_time"] is None else settings["max_time"])
+    deadline = started + (math.inf if config.max_time is None else config.max_time)
     likelihood, mean, variance = prior
     assert isinstance(likelihood, Gaussian)
     rows = _in_canonical_order(data.bound_rows)
@@ -128,7 +133,8 @@ def fit_near(
     steps = 0
     if settings["train_hyperparameters"] and found.parameters:
         limit = started + (1.0 - SHARE_OF_TIME) * (deadline - started)
-        steps = learn_to_predict(found, rows, generator, limit, report).steps
+        most = None if settings["max_steps"] is None else config.max_steps
+        steps = learn_to_predict(found, rows, generator, limit, most, report).steps
     exact = len(rows) <= MOST_EXACT.get(device.type, MOST_EXACT["cpu"])
     beta = _inducing_points(settings, data, rows, found.covariance, exact, generator)
     model = _model(settings, kernel, likelihood, mean, beta)
@@ -196,7 +202,9 @@ def _inducing_points(
         return rows.x.unique(dim=0)
     with torch.no_grad():
         scale = covariance.relevance(rows.x.to(next(covariance.parameters()).device)).sqrt().cpu()
-    scaled = choose_beta(rows.x.double() * scale, int(settings["n_inducing"]), generator)
+    affordable = max(1, MOST_FEATURES // len(rows))
+    size = min(int(settings["n_inducing"]), affordable)
+    scaled = choose_beta(rows.x.double() * scale, size, generator)
     return (scaled / scale).to(rows.x)
 
 

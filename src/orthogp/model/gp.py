@@ -26,7 +26,8 @@ from orthogp.posterior import (
     kl_divergence,
     marginals,
 )
-from orthogp.posterior.near_rows import Features, near_predictor
+from orthogp.posterior.induced import Features
+from orthogp.posterior.near_rows import near_predictor
 
 
 @dataclass(frozen=True)

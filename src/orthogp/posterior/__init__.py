@@ -3,8 +3,8 @@
 `projection` has the marginals and the KL; `gaussian` the coordinates of q(f_β) for natural steps,
 `factor_gaussian` those for Adam; `natural` and `residual` the rules that move q(f_β) and a_γ;
 `predictor` a posterior condensed for prediction; `near_rows` what the rows near x add to it, found
-by `neighbors`; `all_rows` and `solve` the best mean for Gaussian noise; `optimum` the closed forms;
-`points` where β and γ start.
+by `neighbors`, and `induced` the q(v) that goes with them; `all_rows` and `solve` the best mean for
+Gaussian noise; `optimum` the closed forms; `points` where β and γ start.
 """
 
 from orthogp.posterior.base import Basis

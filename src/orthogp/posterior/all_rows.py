@@ -19,7 +19,7 @@ from torch import Tensor
 
 from orthogp.kernel.covariance import Covariance
 from orthogp.linalg import cholesky
-from orthogp.posterior.near_rows import Features, Observations
+from orthogp.posterior.induced import Features, Observations
 
 # The solution is found where the residual's root mean square is this share of the noise's.
 TOLERANCE = 0.03

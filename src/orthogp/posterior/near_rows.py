@@ -1,21 +1,15 @@
 """The posterior of the residual process given the rows near x, for Gaussian noise.
 
 f = f_∥ + f_⊥ with f_∥(x) = w_xᵀ v, as in the orthogonal basis: k_⊥(x, x′) = k(x, x′) − w_xᵀ w_x′.
-With N the k rows nearest to x, D their noise, and q(v) = N(ν, S̃),
+With N the k rows nearest to x, D their noise, and q(v) = N(ν, S̃) from `induced`,
 
     c    = (K_⊥NN + D)⁻¹ k_⊥Nx        ŵ = w_x − W_N c
     m(x) = ŵᵀ ν + cᵀ y_N
     s(x) = k_⊥xx − cᵀ k_⊥Nx + ŵᵀ S̃ ŵ
 
-q(v) knows all rows, in leaves of neighbouring ones: those of one leaf B share their residual
-process, those of two leaves count as independent, so that
-
-    S̃ = (I + Σ_B W_B P_B W_Bᵀ)⁻¹,    ν = S̃ Σ_B W_B P_B y_B,    P_B = (K_⊥BB + D_B)⁻¹.
-
-One leaf and k = N are the exact Gaussian process, whatever β. Leaves of one row are FITC.
+k = N is the exact Gaussian process, whatever β.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,116 +17,22 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from orthogp.errors import NumericalError
 from orthogp.kernel.covariance import Covariance
-from orthogp.linalg import cholesky, cholesky_failed
-from orthogp.posterior.neighbors import Neighbors, leaf_order
+from orthogp.posterior.induced import (
+    Features,
+    InducedPosterior,
+    Observations,
+    chunk_elements,
+    dot,
+    factor_with_noise,
+    induced_posterior,
+)
+from orthogp.posterior.neighbors import Neighbors
 from orthogp.posterior.predictor import Predictor
 
-# Numbers in the largest temporary of a chunk: its rows' blocks K_NN, or their w.
-CHUNK_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
-# Relative to the prior variance: added where K_⊥NN + D has no factor, and ten times more each time.
-FIRST_JITTER, ATTEMPTS = 1e-10, 8
 SMALLEST_VARIANCE = 1e-10
 # Of the rows near any of several x, those whose covariance with the others is in memory at a time.
 JOINT_ROWS = 1024
-
-
-@dataclass(frozen=True)
-class Observations:
-    """Rows and what was observed there, less the mean that predictions are to be added to.
-
-    `noise` is the variance of each observation; outputs that share it have one row of it.
-    """
-
-    x: Float[Tensor, "n d"]
-    y: Float[Tensor, "c n"]
-    noise: Float[Tensor, "s n"]
-
-    def __len__(self) -> int:
-        return self.x.shape[0]
-
-
-@dataclass(frozen=True)
-class Features:
-    """w_x = R k_βx, and W of all rows."""
-
-    covariance: Covariance
-    beta: Float[Tensor, "b d"]
-    R: Float[Tensor, "b b"]
-    W: Float[Tensor, "n b"]
-
-    @staticmethod
-    @torch.no_grad()
-    def of(
-        covariance: Covariance,
-        beta: Float[Tensor, "b d"],
-        R: Float[Tensor, "b b"],
-        x: Float[Tensor, "n d"],
-    ) -> "Features":
-        height = max(1, chunk_elements(x) // max(1, beta.shape[0]))
-        W = x.new_empty(x.shape[0], beta.shape[0], dtype=R.dtype)
-        for rows in torch.arange(x.shape[0], device=x.device).split(height):
-            W[rows] = covariance.block(x[rows].to(R), beta.to(R)) @ R.mT
-        return Features(covariance, beta.to(R), R, W)
-
-    def __call__(self, x: Float[Tensor, "m d"]) -> Float[Tensor, "m b"]:
-        return self.covariance.block(x, self.beta) @ self.R.mT
-
-
-@dataclass(frozen=True)
-class InducedPosterior:
-    """q(v), and what each row has contributed to it.
-
-    Without row i the precision is S̃⁻¹ − g_i g_iᵀ, and S̃⁻¹ν is less by g_i t_i.
-    """
-
-    S: Float[Tensor, "s b b"]
-    b: Float[Tensor, "c b"]
-    g: Float[Tensor, "s n b"]
-    t: Float[Tensor, "c n"]
-
-    @property
-    def mean(self) -> Float[Tensor, "c b"]:
-        return (self.S @ self.b.unsqueeze(-1)).squeeze(-1)
-
-    def at(
-        self, w: Float[Tensor, "s m b"], without: Int[Tensor, " m"] | None
-    ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "s m"]]:
-        """Mean and variance of wᵀ v; `without` names for each w a row that q(v) does not know."""
-        Sw = w @ self.S
-        mean, variance = dot(w, self.mean.unsqueeze(-2)), dot(Sw, w)
-        if without is None:
-            return mean, variance
-        g, t = self.g[:, without], self.t[:, without]
-        Sg = g @ self.S
-        # Sherman and Morrison; leverage near one is a row that alone knows some direction.
-        left = (1.0 - dot(Sg, g)).clamp_min(1e-10)
-        along = dot(w, Sg) / left
-        mean = mean + along * (dot(Sg, self.b.unsqueeze(-2)) - t)
-        return mean, variance + along.square() * left
-
-
-def induced_posterior(
-    covariance: Covariance, features: Features, rows: Observations, leaf: int
-) -> InducedPosterior:
-    """q(v) from rows in leaves of at most `leaf`."""
-    size, shared, dtype = features.beta.shape[0], rows.noise.shape[0], features.R.dtype
-    precision = torch.eye(size, dtype=dtype, device=rows.x.device).repeat(shared, 1, 1)
-    b = precision.new_zeros(len(rows.y), size)
-    g = precision.new_empty(shared, len(rows), size)
-    t = precision.new_empty(len(rows.y), len(rows))
-    order = leaf_order(rows.x * covariance.relevance(rows.x).sqrt().to(rows.x), leaf)
-    for leaves in _batches(order, leaf, size):
-        x, y, W = rows.x[leaves].to(dtype), rows.y[:, leaves].to(dtype), features.W[leaves]
-        K = covariance.batched_block(x, x) - W @ W.mT
-        P = torch.cholesky_inverse(factor_with_noise(K, rows.noise[:, leaves].to(dtype)))
-        PW, Py = P @ W, (P @ y.unsqueeze(-1)).squeeze(-1)
-        precision += torch.einsum("lib,slic->sbc", W, PW)
-        b += torch.einsum("lib,cli->cb", W, Py)
-        root = P.diagonal(dim1=-2, dim2=-1).rsqrt()
-        g[:, leaves], t[:, leaves] = root.unsqueeze(-1) * PW, root * Py
-    return InducedPosterior(torch.cholesky_inverse(cholesky(precision)), b, g, t)
 
 
 class _Local(NamedTuple):
@@ -312,42 +212,3 @@ def near_predictor(
         if features is not None:
             induced = induced_posterior(covariance, features, rows, leaf=count)
     return NearPredictor(covariance, rows, count, neighbors, features, induced, base)
-
-
-def factor_with_noise(
-    K: Float[Tensor, "m k k"], noise: Float[Tensor, "s m k"]
-) -> Float[Tensor, "s m k k"]:
-    """L of K + diag(noise) for every block, with as little jitter as those need that have none."""
-    A = K + torch.diag_embed(noise)
-    L, info = torch.linalg.cholesky_ex(A)
-    failed, jitter = cholesky_failed(L, info), FIRST_JITTER
-    for _ in range(ATTEMPTS):
-        if not failed.any():
-            return L
-        part = A[failed]
-        part.diagonal(dim1=-2, dim2=-1).add_(jitter * part.diagonal(dim1=-2, dim2=-1).amax())
-        L[failed], info[failed] = torch.linalg.cholesky_ex(part)
-        failed, jitter = cholesky_failed(L, info), 10.0 * jitter
-    if not failed.any():
-        return L
-    raise NumericalError(
-        "the covariance of some rows and those near them is not positive definite; the kernel's "
-        "parameters or the rows have diverged"
-    )
-
-
-def chunk_elements(like: Tensor) -> int:
-    return CHUNK_ELEMENTS.get(like.device.type, CHUNK_ELEMENTS["cpu"])
-
-
-def dot(x: Float[Tensor, "*a k"], y: Float[Tensor, "*b k"]) -> Tensor:
-    return (x * y).sum(-1)
-
-
-def _batches(order: Int[Tensor, " n"], leaf: int, size: int) -> Iterator[Int[Tensor, "l k"]]:
-    """The leaves as rows of indices, some at a time; what is left at the end is one of its own."""
-    whole = len(order) // leaf * leaf
-    height = max(1, chunk_elements(order) // (leaf * max(leaf, size)))
-    yield from order[:whole].reshape(-1, leaf).split(height)
-    if whole < len(order):
-        yield order[whole:].unsqueeze(0)

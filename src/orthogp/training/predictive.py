@@ -22,7 +22,7 @@ from torch import Tensor
 from orthogp.errors import NumericalError
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods.targets import latents_first
-from orthogp.posterior.near_rows import dot, factor_with_noise
+from orthogp.posterior.induced import dot, factor_with_noise
 from orthogp.posterior.neighbors import Neighbors
 from orthogp.training.batches import Rows
 from orthogp.training.hyperparameters import Hyperparameters
@@ -54,9 +54,13 @@ def learn_to_predict(
     rows: Rows,
     generator: torch.Generator,
     deadline: float = math.inf,
+    max_steps: int | None = None,
     report: Callable[[int, float], None] = lambda step, density: None,
 ) -> Learned:
-    """Moves the hyperparameters; `report` is told of steps and of the densities they reach."""
+    """Moves the hyperparameters by at most `max_steps` steps.
+
+    `report` is told of the steps so far and of the density that they have reached.
+    """
     search = _Search(found, rows, generator)
     tried = {"start": (search.density(), found.values())}
     steps = 0
@@ -73,7 +77,9 @@ def learn_to_predict(
         before, values = tried[best() if source is None or source not in tried else source]
         for _ in range(ROUNDS):
             found.set(values)
-            if time.monotonic() >= deadline or not found.climb(objective, count, rate, deadline):
+            count = count if max_steps is None else min(count, max_steps - steps)
+            ended = count == 0 or time.monotonic() >= deadline
+            if ended or not found.climb(objective, count, rate, deadline):
                 break
             steps += count
             density, values = search.density(), found.values()
