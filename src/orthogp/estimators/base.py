@@ -174,7 +174,8 @@ class OrthogonalGP(Settings, BaseEstimator):
         train, held_out = data.train, data.held_out
         prior = self._prior(data.sample.y, data.units.targets)
         count = neighbor_count(settings, data, prior[0], device)
-        if count:
+        # A fit that was trained by steps is continued by steps.
+        if count and (before is None or before.model.near is not None):
             return self._learn_near(settings, data, prior, count, device, generator)
         if before is None:
             steps_before, history = 0, ()

@@ -55,7 +55,10 @@ def point_counts(settings: Mapping[str, Any], num_rows: int) -> tuple[int, int]:
     for name, least in (("n_inducing", 1), ("n_residual", 0)):
         value = python_number(settings[name])
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ConfigurationError(f"{name} is {value!r}; expected a whole number from {least}")
+            near = ", or 'all' with near rows (n_neighbors)" if name == "n_residual" else ""
+            raise ConfigurationError(
+                f"{name} is {value!r}; expected a whole number from {least}{near}"
+            )
     residual = 0 if settings["basis"] == "coupled" else settings["n_residual"]
     return min(int(settings["n_inducing"]), num_rows), min(int(residual), num_rows)
 

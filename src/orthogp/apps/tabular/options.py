@@ -20,7 +20,11 @@ MODEL, TRAINING = "The model", "The training"
 
 HELP = {
     "n_inducing": (MODEL, "Inducing points β, which carry the covariance."),
-    "n_residual": (MODEL, "Residual points γ, which refine the mean."),
+    "n_residual": (MODEL, "Residual points γ, which refine the mean; all with near rows."),
+    "n_neighbors": (
+        MODEL,
+        "Rows near x that predictions are conditioned on besides: a number, auto, or 0 for none.",
+    ),
     "basis": (MODEL, "orthogonal, coupled, hybrid or decoupled."),
     "optimizer": (MODEL, "natural or adam, for the posterior of β."),
     "ard": (MODEL, "A lengthscale for every input, or one for all."),
