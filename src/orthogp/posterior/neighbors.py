@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.spatial import KDTree
 from torch import Tensor
 
 # With more columns than these a tree visits nearly all of its leaves.
@@ -20,6 +19,9 @@ class Neighbors:
         self.points = points
         self.tree = None
         if points.device.type == "cpu" and points.shape[1] <= MOST_COLUMNS:
+            # Imported here: SciPy's geometry takes a while, and changes the filters of warnings.
+            from scipy.spatial import KDTree
+
             # Splits in the middle of a box are as good as those at medians, and sooner found.
             self.tree = KDTree(points.double().numpy(), LEAF_ROWS, balanced_tree=False)
 
