@@ -65,6 +65,8 @@ class Predictions:
 
 @dataclass(frozen=True)
 class NearFit:
+    """A fitted model, predictions that calibrate it, and what its hyperparameters took to find."""
+
     model: VariationalGP
     left_out: Predictions
     history: tuple[Report, ...]
@@ -112,7 +114,7 @@ def fit_near(
     generator: torch.Generator,
 ) -> NearFit:
     """A model of all rows given, and predictions of them that each was left out of."""
-    # Refuses settings that are none, as it would in any other fit.
+    # Refuses invalid settings, as in any other fit.
     config = training_config(settings, data.num_rows, gaussian=True, seed=0)
     started = time.monotonic()
     deadline = started + (math.inf if config.max_time is None else config.max_time)

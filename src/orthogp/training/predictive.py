@@ -50,7 +50,7 @@ class Learned:
 
 
 def learn_to_predict(
-    found: Hyperparameters,
+    hyperparameters: Hyperparameters,
     rows: Rows,
     generator: torch.Generator,
     deadline: float = math.inf,
@@ -61,8 +61,8 @@ def learn_to_predict(
 
     `report` is told of the steps so far and of the density that they have reached.
     """
-    search = _Search(found, rows, generator)
-    tried = {"start": (search.density(), found.values())}
+    search = _Search(hyperparameters, rows, generator)
+    tried = {"start": (search.density(), hyperparameters.values())}
     steps = 0
 
     def best() -> str:
@@ -76,13 +76,13 @@ def learn_to_predict(
     for name, source, objective, count, rate in stages:
         before, values = tried[best() if source is None or source not in tried else source]
         for _ in range(ROUNDS):
-            found.set(values)
+            hyperparameters.set(values)
             count = count if max_steps is None else min(count, max_steps - steps)
             ended = count == 0 or time.monotonic() >= deadline
-            if ended or not found.climb(objective, count, rate, deadline):
+            if ended or not hyperparameters.climb(objective, count, rate, deadline):
                 break
             steps += count
-            density, values = search.density(), found.values()
+            density, values = search.density(), hyperparameters.values()
             report(steps, density)
             if name not in tried or density > tried[name][0]:
                 tried[name] = density, values
@@ -90,21 +90,24 @@ def learn_to_predict(
                 break
             before = density
     chosen = best()
-    found.set(tried[chosen][1])
+    hyperparameters.set(tried[chosen][1])
     return Learned({name: density for name, (density, _) in tried.items()}, chosen, steps)
 
 
 class _Search:
     """The objectives, each a mean over rows."""
 
-    def __init__(self, found: Hyperparameters, rows: Rows, generator: torch.Generator):
-        self.found, self.covariance, self.generator = found, found.covariance, generator
-        self.device = found.noise.device
+    def __init__(self, hyperparameters: Hyperparameters, rows: Rows, generator: torch.Generator):
+        self.hyperparameters, self.covariance, self.generator = (
+            hyperparameters,
+            hyperparameters.covariance,
+            generator,
+        )
+        self.device = hyperparameters.noise.device
         self.x, self.y = rows.x.to(self.device), latents_first(rows.y.to(self.device)).double()
         self.weight = None if rows.weight is None else rows.weight.to(self.device).double()
         self.judged = self._sample(JUDGED)
         self._neighbors, self._pool, self._near = None, self.judged, self.judged
-        self._centres = self.judged
 
     def evidence_of_random_rows(self, step: int) -> Tensor:
         return self._evidence(self._sample(self._block_rows()))
@@ -126,7 +129,7 @@ class _Search:
         chosen = torch.randint(len(self._pool), (batch,), generator=self.generator)
         chosen = chosen.to(self.device)
         density = self._left_out(self._pool[chosen], self._near[chosen])
-        return density.mean() + self.found.log_prior() / len(self.x)
+        return density.mean() + self.hyperparameters.log_prior() / len(self.x)
 
     @torch.no_grad()
     def density(self) -> float:
@@ -139,7 +142,7 @@ class _Search:
         return value if math.isfinite(value) else -math.inf
 
     def _left_out(self, rows: Int[Tensor, " m"], near: Int[Tensor, "m k"]) -> Float[Tensor, " m"]:
-        noise = self.found.noise.unsqueeze(-1)
+        noise = self.hyperparameters.noise.unsqueeze(-1)
         noise_near = noise.unsqueeze(-1).expand(-1, *near.shape)
         if self.weight is not None:
             noise_near = noise_near / self.weight[near]
@@ -153,9 +156,13 @@ class _Search:
         weight = None if self.weight is None else self.weight[rows]
         # One noise for all outputs, so that one factorisation serves them.
         value = log_evidence(
-            self.covariance, self.found.noise.mean(), self.x[rows].double(), self.y[:, rows], weight
+            self.covariance,
+            self.hyperparameters.noise.mean(),
+            self.x[rows].double(),
+            self.y[:, rows],
+            weight,
         )
-        return value / len(rows) + self.found.log_prior() / len(self.x)
+        return value / len(rows) + self.hyperparameters.log_prior() / len(self.x)
 
     def _block_rows(self) -> int:
         return min(len(self.x), BLOCK_ROWS.get(self.device.type, BLOCK_ROWS["cpu"]))
