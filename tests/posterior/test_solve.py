@@ -1,10 +1,12 @@
 """The best q for Gaussian noise by conjugate gradients, beside its closed form."""
 
 import time
+from copy import deepcopy
 
 import pytest
 import torch
 
+from orthogp.kernel.covariance import Covariance
 from orthogp.posterior.optimum import decoupled_optimum, exact_regression
 from orthogp.posterior.solve import solve_gaussian
 from problems import make_model, problem
@@ -88,3 +90,25 @@ def test_products_and_time_are_limited():
     assert solved(make_model("orthogonal-natural", p), p, max_products=2).products == 2
     late = solved(make_model("orthogonal-natural", p), p, deadline=time.monotonic())
     assert late.products == 0
+
+
+def test_coarse_products_do_not_mislead(monkeypatch):
+    """As if float32 lost what separates neighbouring γ: K_γγ is no longer positive definite."""
+    p = problem(seed=6, n=200, b=6, g=60)
+    model = make_model("orthogonal-natural", p, noise=0.1).float()
+    rows = p.x.float(), p.y.float()
+    exact = deepcopy(model)
+    solved(exact, p, max_products=200)
+    matvec = Covariance.matvec
+
+    def coarse(self, x, z, a):
+        if x.dtype == torch.float64:
+            return matvec(self, x, z, a)
+        K = self.block(x, z)
+        return a @ ((K * 200.0).round() / 200.0).mT
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Covariance, "matvec", coarse)
+        solved(model, p, max_products=200)
+    expected = exact.bound(*rows).value.item()
+    assert model.bound(*rows).value.item() == pytest.approx(expected, rel=1e-2)

@@ -14,6 +14,7 @@ with n · g. With a few hundred points `decoupled_optimum` has the same in close
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -29,6 +30,8 @@ from orthogp.posterior.gaussian import NaturalGaussian
 PROBES, CHUNK = 1024, 2**14
 # It is at an end where so many products together gain less than this, in nats a row.
 LOOK_BACK, LEAST_GAIN = 5, 1e-6
+# A solution is taken for rounding where J falls by less than this share of what it should.
+LEAST_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -53,8 +56,9 @@ def solve_gaussian(
     """Moves a_γ and q(f_β) of a coupled or an orthogonal basis to the best of their family.
 
     `y` is without the prior mean and `precision` is weight_n / σ_n². The mean starts where it is
-    and only ever improves; it is left as it was where rounding leaves nothing to gain. `deadline`
-    is a time of `time.monotonic()` after which no product begins.
+    and only ever improves: in the dtype of γ, in float64 where that is too coarse, and it is left
+    as it was where rounding leaves nothing to gain. `deadline` is a time of `time.monotonic()`
+    after which no product begins.
     """
     q = basis.q
     assert isinstance(q, NaturalGaussian | FactorGaussian)
@@ -83,11 +87,9 @@ class _Problem:
         y: Float[Tensor, "c n"],
         precision: Float[Tensor, "c n"],
     ):
-        self.covariance, self.R = covariance, factor.R.detach()
-        self.beta, self.gamma = basis.beta.detach().double(), basis.gamma.detach()
-        # β's part of the mean is a difference of large numbers and is computed in float64.
-        self.x, self.x_wide = x.to(self.gamma.dtype), x.double()
-        self.gamma_wide, self.y, self.precision = self.gamma.double(), y, precision
+        self.covariance, self.R, self.dtype = covariance, factor.R.detach(), basis.gamma.dtype
+        self.beta, self.gamma = basis.beta.detach().double(), basis.gamma.detach().double()
+        self.x, self.y, self.precision = x.double(), y, precision
 
     def best_covariance(self) -> Float[Tensor, "c b b"]:
         """S̃ = (I + Σ_n w_n w_nᵀ / σ_n²)⁻¹."""
@@ -98,7 +100,7 @@ class _Problem:
         precision = self.precision[:1] if shared else self.precision
         total = identity.repeat(len(precision), 1, 1)
         part = torch.empty_like(total)
-        for rows, p in zip(self.x_wide.split(CHUNK), precision.split(CHUNK, dim=1), strict=True):
+        for rows, p in zip(self.x.split(CHUNK), precision.split(CHUNK, dim=1), strict=True):
             w = self.R @ self.covariance.block(self.beta, rows)
             symmetric_product(p.unsqueeze(-2) * w, w, out=part)
             total += part
@@ -114,58 +116,75 @@ class _Problem:
         def precondition(r: Pair) -> Pair:
             return (S @ r[0].unsqueeze(-1)).squeeze(-1), r[1] / scale
 
-        fit, energy = self._mean(start)
-        before = self._value(start, fit, energy)
-        gradient = self._gradient(start, (fit - self.y) * self.precision, energy)
-        found, products = _conjugate_gradients(
-            self._hessian, precondition, (-gradient[0], -gradient[1]),
-            least_gain=LEAST_GAIN * self.y.shape[1], max_products=max_products, deadline=deadline,
-        )  # fmt: skip
-        end = start[0] + found[0], start[1] + found[1]
-        gain = before - self._value(end, *self._mean(end))
-        # Written so that NaN counts as no gain.
-        better = gain > 0.0
-        choice = better.unsqueeze(-1)
-        best = torch.where(choice, end[0], start[0]), torch.where(choice, end[1], start[1])
-        return best, Solved(products, float(torch.where(better, gain, 0.0).sum()))
+        before, products = self._value(start), 0
+        best, gain = start, torch.zeros_like(before)
+        for dtype in dict.fromkeys((self.dtype, torch.float64)):
+            fit, energy = self._mean(start, dtype)
+            gradient = self._gradient(start, (fit - self.y) * self.precision, energy, dtype)
+            step, expected, used = _conjugate_gradients(
+                partial(self._hessian, dtype=dtype), precondition, (-gradient[0], -gradient[1]),
+                least_gain=LEAST_GAIN * self.y.shape[1], max_products=max_products,
+                deadline=deadline,
+            )  # fmt: skip
+            products += used
+            end = start[0] + step[0], start[1] + step[1]
+            gained = before - self._value(end)
+            # Written so that NaN counts as no gain.
+            better = (gained > gain).unsqueeze(-1)
+            best = torch.where(better, end[0], best[0]), torch.where(better, end[1], best[1])
+            gain = torch.where(better.squeeze(-1), gained, gain)
+            if bool((gained > LEAST_SHARE * expected).all()):
+                break
+        return best, Solved(products, float(gain.sum()))
 
-    def _hessian(self, z: Pair) -> Pair:
-        fit, energy = self._mean(z)
-        return self._gradient(z, fit * self.precision, energy)
+    def _hessian(self, z: Pair, dtype: torch.dtype) -> Pair:
+        fit, energy = self._mean(z, dtype)
+        return self._gradient(z, fit * self.precision, energy, dtype)
 
-    def _mean(self, z: Pair) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c g"]]:
-        """m(x_n) at every row, and K_γ⊥β a."""
+    def _mean(
+        self, z: Pair, dtype: torch.dtype
+    ) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c g"]]:
+        """m(x_n) at every row and K_γ⊥β a, with products with γ in `dtype`.
+
+        β's part of the mean is a difference of large numbers, always computed in float64.
+        """
         v, a = z
-        narrow = a.to(self.gamma.dtype)
-        u = self.covariance.matvec(self.beta, self.gamma_wide, a) @ self.R.mT
-        fit = self.covariance.matvec(self.x_wide, self.beta, (v - u) @ self.R)
-        fit += self.covariance.matvec(self.x, self.gamma, narrow)
-        energy = self.covariance.matvec(self.gamma, self.gamma, narrow).double()
-        energy -= self.covariance.matvec(self.gamma_wide, self.beta, u @ self.R)
+        gamma, x = self.gamma.to(dtype), self.x.to(dtype)
+        u = self.covariance.matvec(self.beta, self.gamma, a) @ self.R.mT
+        fit = self.covariance.matvec(self.x, self.beta, (v - u) @ self.R)
+        fit += self.covariance.matvec(x, gamma, a.to(dtype))
+        energy = self.covariance.matvec(gamma, gamma, a.to(dtype)).double()
+        energy -= self.covariance.matvec(self.gamma, self.beta, u @ self.R)
         return fit, energy
 
     def _gradient(
-        self, z: Pair, errors: Float[Tensor, "c n"], energy: Float[Tensor, "c g"]
+        self,
+        z: Pair,
+        errors: Float[Tensor, "c n"],
+        energy: Float[Tensor, "c g"],
+        dtype: torch.dtype,
     ) -> Pair:
         """With respect to (v, a), where `errors` is that with respect to m(x_n)."""
-        at_beta = self.covariance.matvec(self.beta, self.x_wide, errors) @ self.R.mT
-        at_gamma = self.covariance.matvec(self.gamma, self.x, errors.to(self.gamma.dtype)).double()
-        at_gamma -= self.covariance.matvec(self.gamma_wide, self.beta, at_beta @ self.R)
+        at_beta = self.covariance.matvec(self.beta, self.x, errors) @ self.R.mT
+        gamma, x = self.gamma.to(dtype), self.x.to(dtype)
+        at_gamma = self.covariance.matvec(gamma, x, errors.to(dtype)).double()
+        at_gamma -= self.covariance.matvec(self.gamma, self.beta, at_beta @ self.R)
         return z[0] + at_beta, energy + at_gamma
 
-    def _value(
-        self, z: Pair, fit: Float[Tensor, "c n"], energy: Float[Tensor, "c g"]
-    ) -> Float[Tensor, " c"]:
+    def _value(self, z: Pair) -> Float[Tensor, " c"]:
+        """J: m(x_n) as it is predicted, in the dtype of γ; the KL divergence in float64."""
+        fit = self._mean(z, self.dtype)[0]
+        energy = self._mean(z, torch.float64)[1]
         prior = z[0].square().sum(-1) + (z[1] * energy).sum(-1)
         return 0.5 * (prior + ((self.y - fit).square() * self.precision).sum(-1))
 
     def _hessian_diagonal(self) -> Float[Tensor, "c g"]:
         """That with respect to a_γ, the rows' part of it estimated from some of them."""
         stride = -(-self.x.shape[0] // PROBES)
-        rows, precision = self.x_wide[::stride], self.precision[:, ::stride]
+        rows, precision = self.x[::stride], self.precision[:, ::stride]
         w = self.R @ self.covariance.block(self.beta, rows)
         found = []
-        for gamma in self.gamma_wide.split(CHUNK):
+        for gamma in self.gamma.split(CHUNK):
             w_gamma = self.R @ self.covariance.block(self.beta, gamma)
             k = self.covariance.block(gamma, rows) - w_gamma.mT @ w
             prior = self.covariance.diagonal(gamma) - w_gamma.square().sum(0)
@@ -184,28 +203,30 @@ def _conjugate_gradients(
     least_gain: float,
     max_products: int,
     deadline: float | None,
-) -> tuple[Pair, int]:
-    """z with H z ≈ b, for every latent function on its own, and how many products it took."""
+) -> tuple[Pair, Float[Tensor, " c"], int]:
+    """z with H z ≈ b, for every latent function on its own; what ½ zᵀHz − bᵀz should have fallen by
+    for each, and how many products it took."""
     z = torch.zeros_like(b[0]), torch.zeros_like(b[1])
     r, s = b, precondition(b)
     direction, rs = s, _dot(r, s)
-    gains: list[float] = []
+    gain, totals = torch.zeros_like(rs), [0.0]
     for product in range(max_products):
         if deadline is not None and time.monotonic() >= deadline:
-            return z, product
+            return z, gain, product
         H = apply(direction)
         curvature = _dot(direction, H)
         # A latent function whose curvature has been lost to rounding stands still.
         step = torch.where(curvature > 0.0, rs / curvature, 0.0)
         z = _add(z, step, direction)
         r = _add(r, -step, H)
-        gains.append(float((0.5 * step * rs).sum()))
-        if not sum(gains[-LOOK_BACK:]) > least_gain and len(gains) >= LOOK_BACK:
-            return z, product + 1
+        gain = gain + 0.5 * step * rs
+        totals.append(float(gain.sum()))
+        if product + 1 >= LOOK_BACK and not totals[-1] - totals[-1 - LOOK_BACK] > least_gain:
+            return z, gain, product + 1
         s = precondition(r)
         before, rs = rs, _dot(r, s)
         direction = _add(s, torch.where(before > 0.0, rs / before, 0.0), direction)
-    return z, max_products
+    return z, gain, max_products
 
 
 def _dot(x: Pair, y: Pair) -> Float[Tensor, " c"]:
