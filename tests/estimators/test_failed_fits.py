@@ -17,7 +17,7 @@ Y = np.sin(3 * X["width"].to_numpy())
 LABELS = np.where(Y > 0, "up", "down")
 SMALL: dict[str, Any] = {
     "n_inducing": 10, "n_residual": 10, "max_steps": 10, "random_state": 0, "device": "cpu",
-    "validation_fraction": 0.4,
+    "validation_fraction": 0.4, "n_neighbors": 0,
 }  # fmt: skip
 # Rows in other units, of other classes: nothing of theirs may be left behind.
 OTHER = 100 + 50 * X

@@ -20,7 +20,7 @@ import orthogp
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, OrthogpError, storage
 from orthogp.estimators.calibration import Calibration, LatentScales
 
-SMALL = {"n_inducing": 12, "n_residual": 12, "max_steps": 10, "random_state": 0}
+SMALL = {"n_neighbors": 0, "n_inducing": 12, "n_residual": 12, "max_steps": 10, "random_state": 0}
 RNG = np.random.default_rng(0)
 X = pd.DataFrame(RNG.normal(size=(120, 2)) * [1.0, 50.0], columns=["width", "height"])
 Y = 100 + 30 * np.sin(X["width"].to_numpy()) + RNG.normal(size=120)

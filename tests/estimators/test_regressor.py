@@ -22,7 +22,7 @@ from orthogp.estimators import fitted as fitted_module
 from orthogp.estimators.intake import hold_out
 from orthogp.training import held_out_log_density
 
-SMALL = {"n_inducing": 20, "n_residual": 20, "max_steps": 20, "random_state": 0}
+SMALL = {"n_neighbors": 0, "n_inducing": 20, "n_residual": 20, "max_steps": 20, "random_state": 0}
 
 
 def make_data(count, seed=0):

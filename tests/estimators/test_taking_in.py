@@ -17,7 +17,7 @@ Y = np.sin(2 * X[:, 0]) + 0.3 * X[:, 1] + 0.2 * rng.normal(size=300)
 
 def regressor(**settings):
     usual = {"n_inducing": 20, "n_residual": 30, "max_steps": 40, "validation_fraction": 0.4}
-    usual |= {"dtype": "float64", "random_state": 0, "device": "cpu"}
+    usual |= {"dtype": "float64", "random_state": 0, "device": "cpu", "n_neighbors": 0}
     return OrthogonalGPRegressor(**(usual | settings))
 
 

@@ -27,7 +27,7 @@ from runs import contents, data, same, settings, single_step
 from strategies import Model, orthogonal
 from team import together
 
-SMALL = {"n_inducing": 20, "n_residual": 20, "random_state": 0, "device": "cpu"}
+SMALL = {"n_neighbors": 0, "n_inducing": 20, "n_residual": 20, "random_state": 0, "device": "cpu"}
 X = np.random.default_rng(0).normal(size=(200, 2))
 Y = np.sin(2 * X[:, 0]) + 0.1 * X[:, 1]
 

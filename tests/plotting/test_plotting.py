@@ -26,6 +26,7 @@ from orthogp.plotting import (
 
 RNG = np.random.default_rng(0)
 SMALL: dict[str, Any] = {
+    "n_neighbors": 0,
     "n_inducing": 12,
     "n_residual": 20,
     "max_steps": 50,

@@ -18,6 +18,7 @@ from orthogp.sources import ArrayTable, DatasetTable, ParquetTable, as_source, b
 
 ROWS = 600
 SMALL: dict[str, Any] = {
+    "n_neighbors": 0,
     "n_inducing": 12,
     "n_residual": 20,
     "max_steps": 30,

@@ -12,8 +12,8 @@ from orthogp.estimators import streamed
 from orthogp.sources import ArrayTable
 
 SMALL: dict[str, Any] = {
-    "n_inducing": 10, "n_residual": 15, "max_steps": 20, "batch_size": 64, "device": "cpu",
-    "dtype": "float64",
+    "n_neighbors": 0, "n_inducing": 10, "n_residual": 15, "max_steps": 20, "batch_size": 64,
+    "device": "cpu", "dtype": "float64",
 }  # fmt: skip
 ROWS = 1200
 

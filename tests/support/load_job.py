@@ -28,7 +28,7 @@ import torch._dynamo
 THREADS, ROUNDS = 8, 6
 SEEDS = (1, 2)
 MODELS = ("numbers", "classes", "another kernel", "draws", "counts", "objects")
-SMALL = {"n_inducing": 15, "n_residual": 15, "max_steps": 5, "random_state": 0}
+SMALL = {"n_neighbors": 0, "n_inducing": 15, "n_residual": 15, "max_steps": 5, "random_state": 0}
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(200, 3))
 Y = np.sin(X[:, 0]) + 0.1 * RNG.normal(size=200)

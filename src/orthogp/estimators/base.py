@@ -31,7 +31,13 @@ from orthogp.estimators.defaults import (
 )
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.intake import FitData, Intake, require_alike
-from orthogp.estimators.near_rows import fit_near, neighbor_count, with_more_rows
+from orthogp.estimators.near_rows import (
+    NearFit,
+    add_near_rows,
+    fit_near,
+    near_settings,
+    with_more_rows,
+)
 from orthogp.estimators.scaling import Array, Scaling
 from orthogp.estimators.setting_checks import (
     check_settings,
@@ -153,7 +159,8 @@ class OrthogonalGP(Settings, BaseEstimator):
         intake = Intake(type(self), settings, self._learner(None), before.units)
         data = _fit_data(intake, X, y, sample_weight, torch.Generator().manual_seed(0))
         require_alike(data.train, current_team())
-        count = neighbor_count(settings, data, before.model.likelihood, device)
+        near = near_settings(settings, data, before.model.likelihood)
+        count = near.counts[0] if near else 0
         model = with_more_rows(before.model, data.bound_rows, count).to(device)
         return replace(before, model=model, predictor=model.predictor())
 
@@ -173,10 +180,14 @@ class OrthogonalGP(Settings, BaseEstimator):
         require_alike(data.train, team)
         train, held_out = data.train, data.held_out
         prior = self._prior(data.sample.y, data.units.targets)
-        count = neighbor_count(settings, data, prior[0], device)
+        if before is not None and before.model.near is not None:
+            # There is nothing to continue: hyperparameters are found anew, q is solved for.
+            before = None
         # A fit that was trained by steps is continued by steps.
-        if count and (before is None or before.model.near is not None):
-            return self._learn_near(settings, data, prior, count, device, generator)
+        near = near_settings(settings, data, prior[0]) if before is None else None
+        if near is not None and not near.by_steps:
+            found = fit_near(settings, data, prior, near, self._calibrate, device, generator)
+            return _fitted_with_rows(data, found)
         if before is None:
             steps_before, history = 0, ()
             new = new_model(settings, data, *prior, generator)
@@ -204,6 +215,12 @@ class OrthogonalGP(Settings, BaseEstimator):
             if isinstance(model.basis, Orthogonal):
                 model.basis = model.basis.with_more(added_gamma)
             self._solve(model, train, config)
+        if near is not None:
+            found = add_near_rows(
+                settings, model, data.bound_rows, near, self._calibrate, generator,
+                result.history, result.steps,
+            )  # fmt: skip
+            return _fitted_with_rows(data, found)
         if team.leads:
             _warn_if_nothing_learned(model, data.bound_rows if held_out is None else held_out)
         if held_out is not None:
@@ -231,34 +248,6 @@ class OrthogonalGP(Settings, BaseEstimator):
             elbo=bound + data.weight * data.units.targets.log_jacobian,
             history=(*history, *map(asdict, reports)),
             steps=steps_before + result.steps,
-        )
-
-    def _learn_near(
-        self,
-        settings: Mapping[str, Any],
-        data: FitData,
-        prior: tuple[Likelihood, Mean | None, float],
-        count: int,
-        device: torch.device,
-        generator: torch.Generator,
-    ) -> Fitted:
-        """A fit by near rows; every process computes all of it, and the first decides."""
-        team = current_team()
-        found = fit_near(settings, data, prior, count, device, generator)
-        model, left_out = found.model, found.left_out
-        team.align([*model.parameters(), *model.buffers()])
-        calibration = self._calibrate(
-            model.likelihood, left_out.y, left_out.mean, left_out.variance
-        )
-        bound = team.agree(full_bound(model, data.bound_rows, data.num_rows))
-        return Fitted(
-            units=data.units,
-            model=model,
-            predictor=model.predictor(),
-            calibration=team.agree(calibration),
-            elbo=bound + data.weight * data.units.targets.log_jacobian,
-            history=tuple(map(asdict, team.agree(found.history))),
-            steps=found.steps,
         )
 
     @staticmethod
@@ -429,6 +418,22 @@ class OrthogonalGP(Settings, BaseEstimator):
         super().__setstate__({name: v for name, v in state.items() if name != "_fitted"})
         if "_fitted" in state:
             self._set_fitted(Fitted.on_device(_device_or_cpu(self.device), **state["_fitted"]))
+
+
+def _fitted_with_rows(data: FitData, found: NearFit) -> Fitted:
+    """A fit with near rows; every process computes all of it, and the first decides."""
+    team, model = current_team(), found.model
+    team.align([*model.parameters(), *model.buffers()])
+    bound = team.agree(full_bound(model, data.bound_rows, data.num_rows))
+    return Fitted(
+        units=data.units,
+        model=model,
+        predictor=found.predictor if team.size == 1 else model.predictor(),
+        calibration=team.agree(found.calibration),
+        elbo=bound + data.weight * data.units.targets.log_jacobian,
+        history=tuple(map(asdict, team.agree(found.history))),
+        steps=found.steps,
+    )
 
 
 def _fit_data(

@@ -11,6 +11,7 @@ from orthogp.estimators.calibration import SMALLEST_SAMPLE
 from orthogp.likelihoods import Gaussian, Likelihood
 from orthogp.training import TrainingConfig
 
+RESIDUAL_POINTS = 700
 BATCH_SIZE = 1024
 STEPS_A_ROW, FEWER_STEPS = 1 / 3, 100
 FEWEST_STEPS, MOST_STEPS = 200, 10_000
@@ -52,15 +53,17 @@ PASSED_ON = (
 
 def point_counts(settings: Mapping[str, Any], num_rows: int) -> tuple[int, int]:
     """|β| and |γ|; where the rows have duplicates there will be fewer still."""
-    for name, least in (("n_inducing", 1), ("n_residual", 0)):
-        value = python_number(settings[name])
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            near = ", or 'all' with near rows (n_neighbors)" if name == "n_residual" else ""
-            raise ConfigurationError(
-                f"{name} is {value!r}; expected a whole number from {least}{near}"
-            )
-    residual = 0 if settings["basis"] == "coupled" else settings["n_residual"]
-    return min(int(settings["n_inducing"]), num_rows), min(int(residual), num_rows)
+    inducing, residual = python_number(settings["n_inducing"]), python_number(settings["n_residual"])
+    if not isinstance(inducing, int) or isinstance(inducing, bool) or inducing < 1:
+        raise ConfigurationError(f"n_inducing is {inducing!r}; expected a whole number from 1")
+    residual = RESIDUAL_POINTS if residual == "auto" else residual
+    if not isinstance(residual, int) or isinstance(residual, bool) or residual < 0:
+        raise ConfigurationError(
+            f"n_residual is {residual!r}; expected a whole number from 0, 'auto', or 'all' with "
+            "near rows"
+        )
+    residual = 0 if settings["basis"] == "coupled" else residual
+    return min(inducing, num_rows), min(residual, num_rows)
 
 
 def starts_by_evidence(settings: Mapping[str, Any], num_rows: int, likelihood: Likelihood) -> bool:

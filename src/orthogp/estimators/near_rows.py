@@ -1,26 +1,28 @@
 """A fit in which every row counts, for Gaussian noise.
 
 A table of a few thousand rows gets the exact Gaussian process, as β that are all of its rows. A
-larger one gets β and, for every prediction, the rows near it; with `n_residual="all"` also the
-exact mean, as far as conjugate gradients come. Calibration is by rows that were left out of their
-own prediction, so that none is held out.
+larger one gets β and, for every prediction, the rows near it; where that predicts better also the
+mean of all rows. Calibration is by rows that were left out of their own prediction, so that none is
+held out.
 """
 
 import math
 import time
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import Kernel
 from gpytorch.means import Mean
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from orthogp.errors import ConfigurationError
+from orthogp.estimators.calibration import Calibration
 from orthogp.estimators.defaults import point_counts, python_number, training_config
 from orthogp.estimators.intake import FitData
 from orthogp.estimators.start import given_points, own_kernel
@@ -28,74 +30,100 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood
 from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP, build_basis
-from orthogp.posterior import NaturalGaussian, NearPredictor, NearRows, Orthogonal
-from orthogp.posterior.all_rows import Solution, solve_all_rows
-from orthogp.posterior.induced import Features, Observations
-from orthogp.posterior.near_rows import near_predictor
+from orthogp.posterior import NearPredictor, NearRows, Predictor
 from orthogp.posterior.neighbors import canonical_order
-from orthogp.posterior.optimum import leave_one_out as exact_leave_one_out
 from orthogp.posterior.points import choose_beta
-from orthogp.posterior.solve import solve_gaussian
 from orthogp.training import Report, Rows
+from orthogp.training.every_row import (
+    Conditioned,
+    LeftOut,
+    condition_exactly,
+    condition_on_rows,
+)
 from orthogp.training.hyperparameters import Hyperparameters
 from orthogp.training.predictive import learn_to_predict
 
 # Up to so many rows all of them are β.
 MOST_EXACT = {"cpu": 2000, "cuda": 6000}
-NEIGHBORS = {"cpu": 64, "cuda": 64}
+# Numbers of near rows to choose from; the larger one takes four times as long to predict.
+NEIGHBORS = (64, 128)
 # Numbers in W, which holds w of every row: larger tables have fewer β and rely on near rows.
 MOST_FEATURES = 2**26
 # GPyTorch allows no noise below 1e-4 of the target's variance; tables without noise want less.
 SMALLEST_NOISE = 1e-6
 JITTER = 1e-8
-# Left-out predictions that calibrate, and rows held out of a first solution for all rows.
-MOST_CALIBRATED, HELD_OUT_SHARE, FEWEST_HELD_OUT = 5000, 0.1, 500
-# Products with all rows, and their share of the time of a fit.
-MOST_PRODUCTS, SHARE_OF_TIME = 60, 0.5
+# The share of the time of a fit that hyperparameters may take.
+LEARNING_SHARE = 0.5
+OBJECTIVES = ("auto", "bound", "leave_one_out")
+# Settings of the training by steps alone, with their defaults.
+STEP_SETTINGS = {
+    "batch_size": None, "learning_rate": None, "adam_beta2": None, "natural_step": None,
+    "kl_columns": "auto", "residual_points": None, "schedule": "cosine", "clip_norm": None,
+    "residual_rule": "adam", "train_points": True, "shard_residual": False, "early_stopping": False,
+}  # fmt: skip
 
-
-@dataclass(frozen=True)
-class Predictions:
-    """Of rows that had no part in their own: what a calibration is learned from."""
-
-    y: Tensor
-    mean: Float[Tensor, "c n"]
-    variance: Float[Tensor, "c n"]
+Calibrate = Callable[[Likelihood, Tensor, Tensor, Tensor], Calibration]
 
 
 @dataclass(frozen=True)
 class NearFit:
-    """A fitted model, predictions that calibrate it, and what its hyperparameters took to find."""
+    """A fitted model, its calibration, and what its hyperparameters took to find."""
 
     model: VariationalGP
-    left_out: Predictions
+    predictor: Predictor | NearPredictor
+    calibration: Calibration
     history: tuple[Report, ...]
     steps: int
 
 
-def neighbor_count(
-    settings: Mapping[str, Any], data: FitData, likelihood: Likelihood, device: torch.device
-) -> int:
-    """How many rows are near; 0 for the variational posterior alone."""
-    value = python_number(settings["n_neighbors"])
-    automatic = value == "auto"
-    if not automatic and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+@dataclass(frozen=True)
+class NearSettings:
+    """What the settings say of near rows: numbers to choose from, and whether γ are all rows."""
+
+    counts: tuple[int, ...]
+    all_rows: bool | None
+    objective: str
+
+    @property
+    def by_steps(self) -> bool:
+        """Whether hyperparameters are those of the bound, learned by steps."""
+        return self.objective == "bound"
+
+
+def near_settings(
+    settings: Mapping[str, Any], data: FitData, likelihood: Likelihood
+) -> NearSettings | None:
+    """None for the variational posterior alone."""
+    value, objective = python_number(settings["n_neighbors"]), settings["objective"]
+    whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if not (whole or value == "auto"):
         raise ConfigurationError(
             f"n_neighbors is {settings['n_neighbors']!r}; expected a whole number from 0, or 'auto'"
         )
-    if value == 0:
-        return 0
-    if settings["n_residual"] != "all":
+    if objective not in OBJECTIVES:
+        raise ConfigurationError(
+            f"objective is {objective!r}; expected one of {', '.join(map(repr, OBJECTIVES))}"
+        )
+    all_rows = {"all": True, "auto": None}.get(settings["n_residual"], False)
+    if all_rows is False:
         point_counts(settings, len(data.train))
-    obstacle = _obstacle(settings, data, likelihood)
-    if obstacle and not automatic:
-        raise ConfigurationError(f"near rows need {obstacle}; set n_neighbors=0")
-    if obstacle:
-        return 0
-    return NEIGHBORS.get(device.type, NEIGHBORS["cpu"]) if automatic else int(value)
+    wanted = {
+        "near rows": whole and value > 0,
+        "n_residual='all'": all_rows is True,
+        "objective='leave_one_out'": objective == "leave_one_out",
+    }
+    obstacle = "n_neighbors above 0" if value == 0 else _obstacle(settings, data, likelihood)
+    if not obstacle:
+        counts = NEIGHBORS if value == "auto" else (int(value),)
+        return NearSettings(counts, all_rows, objective)
+    for name in wanted:
+        if wanted[name]:
+            raise ConfigurationError(f"{name}: this is for {obstacle}")
+    return None
 
 
 def _obstacle(settings: Mapping[str, Any], data: FitData, likelihood: Likelihood) -> str:
+    """What near rows need and this fit has not."""
     if not isinstance(likelihood, Gaussian):
         return "Gaussian noise"
     if not isinstance(data.train, Rows):
@@ -109,13 +137,15 @@ def fit_near(
     settings: Mapping[str, Any],
     data: FitData,
     prior: tuple[Likelihood, Mean | None, float],
-    count: int,
+    near: NearSettings,
+    calibrate: Calibrate,
     device: torch.device,
     generator: torch.Generator,
 ) -> NearFit:
-    """A model of all rows given, and predictions of them that each was left out of."""
+    """A model of all rows given, with hyperparameters that predict rows left out."""
     # Refuses invalid settings, as in any other fit.
     config = training_config(settings, data.num_rows, gaussian=True, seed=0)
+    _warn_of_unused(settings)
     started = time.monotonic()
     deadline = started + (math.inf if config.max_time is None else config.max_time)
     likelihood, mean, variance = prior
@@ -134,23 +164,83 @@ def fit_near(
 
     steps = 0
     if settings["train_hyperparameters"] and found.parameters:
-        limit = started + (1.0 - SHARE_OF_TIME) * (deadline - started)
+        limit = started + LEARNING_SHARE * (deadline - started)
         most = None if settings["max_steps"] is None else config.max_steps
         steps = learn_to_predict(found, rows, generator, limit, most, report).steps
     exact = len(rows) <= MOST_EXACT.get(device.type, MOST_EXACT["cpu"])
-    beta = _inducing_points(settings, data, rows, found.covariance, exact, generator)
+    exact = exact and settings["inducing_points"] is None
+    beta = given_points(settings, "inducing_points", data.units.inputs)
+    if exact:
+        beta = rows.x.unique(dim=0)
+    elif beta is None:
+        beta = _inducing_points(settings, rows, found.covariance, generator)
     model = _model(settings, kernel, likelihood, mean, beta)
-    observed = _observations(model, rows)
-    _solve(model, observed)
-    if exact and settings["inducing_points"] is None:
-        left_out = _exact_predictions(model, rows, observed)
-        model.near = NearRows(observed.x, observed.y, _weight(rows, device), count=0)
-    elif settings["n_residual"] == "all":
-        left_out = _all_rows(model, rows, observed, count, deadline, generator)
+    if exact:
+        conditioned = condition_exactly(model, rows)
     else:
-        model.near = NearRows(rows.x.to(device), observed.y, _weight(rows, device), count)
-        left_out = _left_out(model, rows, generator)
-    return NearFit(model, left_out, tuple(history), steps)
+        conditioned = _conditioned(model, rows, near, calibrate, deadline, generator)
+    return _ended(conditioned, calibrate, tuple(history), steps)
+
+
+def add_near_rows(
+    settings: Mapping[str, Any],
+    model: VariationalGP,
+    rows: Rows,
+    near: NearSettings,
+    calibrate: Calibrate,
+    generator: torch.Generator,
+    history: tuple[Report, ...],
+    steps: int,
+) -> NearFit:
+    """A trained model with these rows: its hyperparameters and inducing points stay."""
+    covariance, likelihood = model.covariance, model.likelihood
+    assert isinstance(likelihood, Gaussian)
+    beta = model.basis.beta.detach()
+    model = _model(settings, covariance.kernel, likelihood, model.mean, beta)
+    rows = _in_canonical_order(rows)
+    conditioned = _conditioned(model, rows, near, calibrate, math.inf, generator)
+    return _ended(conditioned, calibrate, history, steps)
+
+
+def _conditioned(
+    model: VariationalGP,
+    rows: Rows,
+    near: NearSettings,
+    calibrate: Calibrate,
+    deadline: float,
+    generator: torch.Generator,
+) -> Conditioned:
+    @torch.no_grad()
+    def score(left_out: LeftOut) -> float:
+        calibration = _calibration(model, left_out, calibrate)
+        density = calibration.log_density(
+            model.likelihood, left_out.y, left_out.mean, left_out.variance
+        )
+        return float(density.mean())
+
+    return condition_on_rows(model, rows, near.counts, near.all_rows, score, deadline, generator)
+
+
+def _calibration(model: VariationalGP, left_out: LeftOut, calibrate: Calibrate) -> Calibration:
+    return calibrate(model.likelihood, left_out.y, left_out.mean, left_out.variance)
+
+
+def _ended(
+    found: Conditioned, calibrate: Calibrate, history: tuple[Report, ...], steps: int
+) -> NearFit:
+    calibration = _calibration(found.model, found.left_out, calibrate)
+    return NearFit(found.model, found.predictor, calibration, history, steps)
+
+
+def _warn_of_unused(settings: Mapping[str, Any]) -> None:
+    unused = [name for name, default in STEP_SETTINGS.items() if settings[name] is not default]
+    unused = [name for name in unused if settings[name] != STEP_SETTINGS[name]]
+    if unused:
+        warnings.warn(
+            f"{', '.join(unused)} {'has' if len(unused) == 1 else 'have'} no effect on a fit with "
+            "near rows; n_neighbors=0 trains the variational posterior by steps",
+            stacklevel=6,
+        )
 
 
 @torch.no_grad()
@@ -189,19 +279,9 @@ def _allow_little_noise(likelihood: Gaussian) -> None:
 
 
 def _inducing_points(
-    settings: Mapping[str, Any],
-    data: FitData,
-    rows: Rows,
-    covariance: Covariance,
-    exact: bool,
-    generator: torch.Generator,
+    settings: Mapping[str, Any], rows: Rows, covariance: Covariance, generator: torch.Generator
 ) -> Float[Tensor, "b d"]:
-    """Those given, all rows, or centres of the rows as the kernel sees their distances."""
-    given = given_points(settings, "inducing_points", data.units.inputs)
-    if given is not None:
-        return given
-    if exact:
-        return rows.x.unique(dim=0)
+    """Centres of the rows as the kernel sees their distances."""
     with torch.no_grad():
         scale = covariance.relevance(rows.x.to(next(covariance.parameters()).device)).sqrt().cpu()
     affordable = max(1, MOST_FEATURES // len(rows))
@@ -225,117 +305,3 @@ def _model(
         settings["hold_fixed"], jitter,
     )  # fmt: skip
     return VariationalGP(kernel, likelihood, basis, mean, jitter).to(device)
-
-
-def _observations(model: VariationalGP, rows: Rows) -> Observations:
-    device = model.basis.beta.device
-    y = latents_first(rows.y.to(device)).double()
-    with torch.no_grad():
-        y = y - model.prior_mean(rows.x.to(device).double())
-    near = NearRows(rows.x.to(device), y, _weight(rows, device), count=1)
-    assert isinstance(model.likelihood, Gaussian)
-    return near.observations(model.likelihood.likelihood.noise)
-
-
-def _weight(rows: Rows, device: torch.device) -> Tensor | None:
-    return None if rows.weight is None else rows.weight.to(device)
-
-
-def _solve(model: VariationalGP, rows: Observations) -> None:
-    """q(f_β) of the variational posterior, of which `elbo_` is the bound."""
-    factor = model.basis.factor(model.covariance, model.jitter, robust=True)
-    precision = rows.noise.reciprocal().expand_as(rows.y)
-    solve_gaussian(model.basis, model.covariance, factor, rows.x, rows.y, precision)
-
-
-def _exact_predictions(model: VariationalGP, rows: Rows, observed: Observations) -> Predictions:
-    mean, variance = exact_leave_one_out(model.covariance, observed.x, observed.y, observed.noise)
-    return _with_prior_mean(model, rows.x, rows.y, mean, variance)
-
-
-def _left_out(model: VariationalGP, rows: Rows, generator: torch.Generator) -> Predictions:
-    predictor = model.predictor()
-    assert isinstance(predictor, NearPredictor)
-    chosen = torch.randperm(len(rows), generator=generator)[:MOST_CALIBRATED]
-    mean, variance = predictor.leave_one_out(chosen.to(predictor.device))
-    return _with_prior_mean(model, rows.x[chosen], rows.y[chosen], mean, variance)
-
-
-def _with_prior_mean(
-    model: VariationalGP, x: Tensor, y: Tensor, mean: Tensor, variance: Tensor
-) -> Predictions:
-    with torch.no_grad():
-        mean = mean + model.prior_mean(x.to(mean.device).double())
-    return Predictions(y, mean, variance.expand_as(mean))
-
-
-def _all_rows(
-    model: VariationalGP,
-    rows: Rows,
-    observed: Observations,
-    count: int,
-    deadline: float,
-    generator: torch.Generator,
-) -> Predictions:
-    """Solves without some rows, to predict these, and then, from there, with them."""
-    order = torch.randperm(len(rows), generator=generator)
-    enough = max(math.ceil(HELD_OUT_SHARE * len(rows)), min(FEWEST_HELD_OUT, len(rows) // 3))
-    num_held_out = min(MOST_CALIBRATED, enough)
-    held_out, others = order[:num_held_out].sort().values, order[num_held_out:].sort().values
-    middle = 0.5 * (time.monotonic() + deadline)
-    first = _solution(model, _part(observed, others), middle)
-    predictor = _on_top(model, _part(observed, others), first, count)
-    x = observed.x[held_out]
-    mean, variance = predictor.marginals(x)
-    with torch.no_grad():
-        mean = mean + model.covariance.matvec(x, observed.x[others], first.weights.to(x)).double()
-    left_out = _with_prior_mean(model, x, rows.y[held_out], mean, variance)
-    start = torch.zeros_like(observed.y)
-    start[:, others.to(start.device)] = first.weights
-    whole = _solution(model, observed, deadline, start)
-    _set_all_rows(model, observed, whole)
-    weight = _weight(rows, observed.x.device)
-    model.near = NearRows(observed.x, whole.residual, weight, count, on_mean=True)
-    return left_out
-
-
-def _part(rows: Observations, chosen: Int[Tensor, " m"]) -> Observations:
-    chosen = chosen.to(rows.x.device)
-    return Observations(rows.x[chosen], rows.y[:, chosen], rows.noise[:, chosen])
-
-
-def _features(model: VariationalGP, rows: Observations) -> Features:
-    factor = model.basis.factor(model.covariance, model.jitter, robust=True)
-    return Features.of(model.covariance, model.basis.beta, factor.R.detach(), rows.x)
-
-
-def _solution(
-    model: VariationalGP, rows: Observations, deadline: float, start: Tensor | None = None
-) -> Solution:
-    return solve_all_rows(
-        model.covariance, _features(model, rows), rows, max_products=MOST_PRODUCTS,
-        deadline=None if deadline == math.inf else deadline, start=start,
-    )  # fmt: skip
-
-
-def _on_top(
-    model: VariationalGP, rows: Observations, solution: Solution, count: int
-) -> NearPredictor:
-    """Near rows for what the solution has left."""
-    left = replace(rows, y=solution.residual)
-    return near_predictor(model.covariance, left, count, _features(model, rows))
-
-
-@torch.no_grad()
-def _set_all_rows(model: VariationalGP, rows: Observations, solution: Solution) -> None:
-    """γ = X and a_γ = α, with ν = u: the mean of the basis is k_xX α."""
-    basis = model.basis
-    assert isinstance(basis, Orthogonal)
-    factor = basis.factor(model.covariance, model.jitter, robust=True)
-    S = basis.coefficients(basis.project(model.covariance, factor, basis.beta[:0].double())).S
-    model.basis = basis.with_more(rows.x.to(basis.beta))
-    model.basis.a_gamma.copy_(solution.weights)
-    beta = basis.beta.double()
-    at_beta = model.covariance.matvec(beta, rows.x.double(), solution.weights)
-    assert isinstance(model.basis.q, NaturalGaussian)
-    model.basis.q.set_whitened(factor, at_beta @ factor.R.mT, S)

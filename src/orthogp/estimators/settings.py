@@ -37,10 +37,15 @@ class Settings:
 
     The model
         n_inducing, n_residual: the sizes of β and γ, at most as many as distinct rows. With near
-            rows `n_residual` may be "all": γ are all rows, solved for.
+            rows γ are all rows ("all"), none (a number), or whichever predicts better ("auto");
+            without them "auto" is 700.
         n_neighbors: how many of the rows nearest to x each prediction is conditioned on besides,
-            for Gaussian noise; "auto" for as many as the device is quick with, and for the exact
-            process where the table is small; 0 for the variational posterior alone.
+            for Gaussian noise. "auto" chooses, and takes the exact process where the table is
+            small; 0 is the variational posterior alone, as it is for other likelihoods and for
+            tables beyond memory.
+        objective: what hyperparameters are learned from: "leave_one_out", predictions of rows from
+            those near them; "bound", that of the variational posterior; "auto", the former with
+            near rows and the latter without.
         basis: "orthogonal", "coupled" (ignores γ), "hybrid" or "decoupled".
         optimizer: "natural" or "adam", for q(f_β); hybrid and decoupled need "adam".
         kernel: any GPyTorch kernel; None is Matérn-5/2 + RBF. It sees standardised columns, and
@@ -77,9 +82,10 @@ class Settings:
     def __init__(
         self,
         n_inducing: int = 300,
-        n_residual: int | str = 700,
+        n_residual: int | str = "auto",
         *,
-        n_neighbors: int | str = 0,
+        n_neighbors: int | str = "auto",
+        objective: str = "auto",
         basis: str = "orthogonal",
         optimizer: str = "natural",
         kernel: Kernel | None = None,
@@ -117,6 +123,7 @@ class Settings:
         self.n_inducing = n_inducing
         self.n_residual = n_residual
         self.n_neighbors = n_neighbors
+        self.objective = objective
         self.basis = basis
         self.optimizer = optimizer
         self.kernel = kernel

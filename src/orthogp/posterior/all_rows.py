@@ -7,19 +7,22 @@ with K takes n² kernel values and no memory that grows with n². What is left o
     r = y − (K + D) α
 
 is for near rows to condition on: their mean of r added to k_xX α is the exact one for k = N,
-whatever α.
+whatever α. So is the prediction of a row that is left out, from the variance v of its observation
+given the others: with v⁻¹ = [(K + D)⁻¹]_ii the error y − m is v [(K + D)⁻¹ y]_i, where
+(K + D)⁻¹ y = α + (K + D)⁻¹ r.
 """
 
 import time
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from orthogp.kernel.covariance import Covariance
 from orthogp.linalg import cholesky
 from orthogp.posterior.induced import Features, Observations
+from orthogp.posterior.near_rows import NearPredictor
 
 # The solution is found where the residual's root mean square is this share of the noise's.
 TOLERANCE = 0.03
@@ -58,13 +61,33 @@ def solve_all_rows(
     for dtype in dict.fromkeys((rows.x.dtype, torch.float64)):
         while not system.ended(residual):
             step, expected = system.conjugate_gradients(residual, dtype)
-            weights = weights + step
-            before, residual = residual, y - system.product(weights, torch.float64)
-            drifted = _size(residual) > MOST_DRIFT * _size(expected)
-            gained = _size(residual) < 0.5 * _size(before)
+            left = y - system.product(weights + step, torch.float64)
+            drifted = _size(left) > MOST_DRIFT * _size(expected)
+            gained = _size(left) < 0.5 * _size(residual)
+            # Written so that NaN counts as drift.
+            taken = (~drifted & ~left.isnan().any(-1) | gained).unsqueeze(-1)
+            weights = torch.where(taken, weights + step, weights)
+            residual = torch.where(taken, left, residual)
             if bool((drifted | ~gained).any()):
                 break
     return Solution(weights, residual, system.products, system.is_small(residual))
+
+
+@torch.no_grad()
+def left_out_of_all_rows(
+    rows: Observations,
+    weights: Float[Tensor, "c n"],
+    near: NearPredictor,
+    chosen: Int[Tensor, " m"],
+) -> tuple[Float[Tensor, "c m"], Float[Tensor, "c m"]]:
+    """Mean and variance of f at the chosen rows, each given all rows but itself.
+
+    `near` predicts r = y − (K + D) α from the rows near; `weights` are α.
+    """
+    mean, variance = near.leave_one_out(chosen)
+    r, noise = near.rows.y[:, chosen], rows.noise[:, chosen]
+    error = (variance + noise) * weights[:, chosen] + r - mean
+    return rows.y[:, chosen] - error, variance
 
 
 class _System:

@@ -52,7 +52,7 @@ class Adam:
         states = [self.state[p] for p in parameters]
         fused(
             parameters,
-            [p.grad for p in parameters],
+            [_gradient(p) for p in parameters],
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
             [],
@@ -75,3 +75,12 @@ class Adam:
             square = state["exp_avg_sq"].lerp_(p.grad.square(), 1.0 - self.beta2)
             spread = (square / second.to(p.dtype)).sqrt_().add_(EPS)
             p.sub_(rate * mean / first.to(p.dtype) / spread)
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    """With the strides of the parameter, which the kernel for GPUs demands."""
+    grad = parameter.grad
+    assert grad is not None
+    if grad.stride() == parameter.stride():
+        return grad
+    return torch.empty_like(parameter).copy_(grad)

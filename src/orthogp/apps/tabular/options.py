@@ -20,10 +20,17 @@ MODEL, TRAINING = "The model", "The training"
 
 HELP = {
     "n_inducing": (MODEL, "Inducing points β, which carry the covariance."),
-    "n_residual": (MODEL, "Residual points γ, which refine the mean; all with near rows."),
+    "n_residual": (
+        MODEL,
+        "Residual points γ, which refine the mean: a number, auto, or all for all rows.",
+    ),
     "n_neighbors": (
         MODEL,
         "Rows near x that predictions are conditioned on besides: a number, auto, or 0 for none.",
+    ),
+    "objective": (
+        MODEL,
+        "What hyperparameters are learned from: auto, leave_one_out (with near rows) or bound.",
     ),
     "basis": (MODEL, "orthogonal, coupled, hybrid or decoupled."),
     "optimizer": (MODEL, "natural or adam, for the posterior of β."),
