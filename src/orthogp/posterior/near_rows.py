@@ -199,7 +199,8 @@ class NearPredictor:
 
         x_near, W = self.rows.x[near].double(), None if self.features is None else self.features.W
         found = [conditioned(near, x_near, x, D[near], kernel, W, w) for D in self.rows.noise]
-        c, variance = (torch.stack([part[n] for part in found]).double() for n in (0, 1))
+        c = torch.stack([part.c for part in found]).double()
+        variance = torch.stack([part.variance for part in found]).double()
         left = [part.w for part in found if part.w is not None]
         return _Local(near, c, variance, torch.stack(left).double() if left else None)
 

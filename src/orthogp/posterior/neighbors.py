@@ -69,15 +69,18 @@ class Neighbors:
         self, x: Float[Tensor, "m d"], count: int, block: Float[Tensor, "m n"]
     ) -> Int[Tensor, "m k"]:
         """Candidates by float32; those that may have missed one are found again by float64."""
-        candidates = min(count + MARGIN, len(self))
+        candidates = count + MARGIN
+        if candidates >= len(self):
+            every = torch.arange(len(self), device=x.device).expand(len(x), -1)
+            return self._ranked(x, every, count)[0]
         found, beyond = self._candidates(x, self._narrow_table, candidates, block)
         found, farthest = self._ranked(x, found, count)
-        if candidates < len(self):
-            # So put that numbers too large for float32 count as missed.
-            missed = (~(beyond.double() > self._bound(x, farthest))).nonzero().squeeze(1)
-            if len(missed):
-                again, _ = self._candidates(x[missed], self._table, candidates)
-                found[missed], _ = self._ranked(x[missed], again, count)
+        # What is too large for float32 is not sure either.
+        sure = beyond.isfinite() & (beyond.double() > self._bound(x, farthest))
+        missed = (~sure).nonzero().squeeze(1)
+        if len(missed):
+            again, _ = self._candidates(x[missed], self._table, candidates)
+            found[missed], _ = self._ranked(x[missed], again, count)
         return found
 
     def _candidates(
@@ -90,7 +93,8 @@ class Neighbors:
         """Points with the smallest ½|z|² − xᵀz, and the largest of these; x, z from the centre."""
         left = pad(self.centre - x, (0, 1), value=1.0).to(table)
         values = torch.mm(left, table, out=block)
-        found = smallest(values, count)
+        # Of numbers that are none, the smallest may be beyond the last point.
+        found = smallest(values, count).clamp_max(len(self) - 1)
         return found, values.gather(1, found).amax(1)
 
     def _ranked(
@@ -113,7 +117,7 @@ class Neighbors:
         return 0.5 * (square - norm.square()) + rounding
 
 
-def _distance_table(points: Float[Tensor, "n d"]) -> Float[Tensor, "e n"]:
+def _distance_table(points: Float[Tensor, "n d"]) -> Float[Tensor, "e p"]:
     """[z; ½|z|²], of which the product with [−x, 1] orders points z as their distances to x do.
 
     Points infinitely far away fill it up to whole groups of groups.
