@@ -7,6 +7,7 @@ import torch
 
 from orthogp.kernel.covariance import Covariance
 from orthogp.linalg import factorise_robustly
+from orthogp.posterior import near_rows
 from orthogp.posterior.induced import Features, Observations
 from orthogp.posterior.near_rows import near_predictor
 from orthogp.posterior.optimum import exact_regression
@@ -210,3 +211,74 @@ def test_the_same_rows_in_any_order_give_the_same_prediction():
         order = torch.randperm(len(grid), generator=torch.Generator().manual_seed(seed))
         for one, other in zip(given, predicted(order), strict=True):
             assert torch.equal(one, other)
+
+
+def float32_rows(noise: float, n: int = 600) -> Observations:
+    """Rows of a float32 model, close enough to one another to be hard on float32."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.rand(n, D, generator=generator)
+    y = (3.0 * x).sin().sum(1, keepdim=True).mT.double()
+    y = y + noise**0.5 * torch.randn(1, n, generator=generator)
+    return Observations(x, y, torch.full((1, n), noise).double())
+
+
+@pytest.mark.parametrize("inducing", [0, B])
+def test_float32_serves_where_noise_covers_its_rounding(monkeypatch, inducing):
+    covariance, rows = Covariance(default_kernel()), float32_rows(noise=0.05)
+    narrow = predictor(covariance, rows, 32, inducing)
+    monkeypatch.setattr(near_rows, "LARGEST_ROUNDING", -1.0)
+    wide = predictor(covariance, rows, 32, inducing)
+    assert (narrow.dtype, wide.dtype) == (torch.float32, torch.float64)
+    new = torch.rand(300, D, generator=torch.Generator().manual_seed(2))
+    (mean, variance), (expected, spread) = narrow.marginals(new), wide.marginals(new)
+    assert mean.dtype == variance.dtype == torch.float64
+    assert not torch.equal(mean, expected)
+    assert ((mean - expected).abs() <= 0.01 * (spread + 0.05).sqrt()).all()
+    assert ((variance - spread).abs() <= 0.01 * (spread + 0.05)).all()
+
+
+def test_float64_serves_where_there_is_little_noise():
+    covariance = Covariance(default_kernel())
+    assert predictor(covariance, float32_rows(noise=1e-6), 32).dtype == torch.float64
+
+
+def test_rows_in_float64_are_never_rounded(covariance):
+    assert predictor(covariance, observations(), 9).dtype == torch.float64
+
+
+@pytest.mark.parametrize("noise", [0.05, 1e-6])
+def test_the_number_of_threads_changes_nothing(noise):
+    p = predictor(Covariance(default_kernel()), float32_rows(noise), 20)
+    new = torch.rand(100, D, generator=torch.Generator().manual_seed(2))
+    threads, found = torch.get_num_threads(), []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found.append(p.marginals(new))
+    finally:
+        torch.set_num_threads(threads)
+    for mean, variance in found[1:]:
+        torch.testing.assert_close(mean, found[0][0], rtol=0, atol=1e-9)
+        torch.testing.assert_close(variance, found[0][1], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("inducing", [0, 1, B])
+@pytest.mark.parametrize("count", [1, 3, 4, 15, N])
+def test_machine_code_and_torch_agree(monkeypatch, inducing, count):
+    rows = observations(2, shared=False)
+    p = predictor(Covariance(default_kernel()), rows, count, inducing)
+    if p._compiled_kernel() is None:
+        pytest.skip("no machine code here")
+    found = p.marginals(NEW)
+    monkeypatch.setattr(near_rows, "compiled_backend", lambda x: None)
+    for one, other in zip(found, p.marginals(NEW), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
+
+
+def test_a_matrix_without_a_factor_gets_jitter():
+    """Duplicates without noise: machine code finds no factor, and torch then adds what it takes."""
+    rows = observations()
+    twice = Observations(rows.x.repeat(2, 1), rows.y.repeat(1, 2), torch.zeros(1, 2 * N).double())
+    mean, variance = predictor(Covariance(default_kernel()), twice, 10, inducing=0).marginals(NEW)
+    assert mean.isfinite().all()
+    assert (variance > 0).all()

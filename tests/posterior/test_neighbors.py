@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from orthogp.posterior import neighbors
-from orthogp.posterior.neighbors import Neighbors, canonical_order, leaf_order
+from orthogp.posterior.neighbors import Neighbors, canonical_order, leaf_order, smallest
 
 POINTS = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)).double()
 NEW = torch.randn(30, 3, generator=torch.Generator().manual_seed(1)).double()
@@ -15,7 +15,7 @@ NEW = torch.randn(30, 3, generator=torch.Generator().manual_seed(1)).double()
 def way(request, monkeypatch):
     """By blocks as on a GPU or for many columns, several of them."""
     if request.param == "blocks":
-        monkeypatch.setattr(neighbors, "MOST_COLUMNS", 0)
+        monkeypatch.setattr(neighbors, "FEW_COLUMNS", 0)
         monkeypatch.setattr(neighbors, "BLOCK_ELEMENTS", {"cpu": 1000})
 
 
@@ -70,3 +70,23 @@ def test_the_order_of_rows_is_by_their_values():
     order = canonical_order(torch.from_numpy(x), torch.from_numpy(y))
     table = np.column_stack([x, y[0]])[order.numpy()]
     np.testing.assert_array_equal(table, sorted(map(tuple, table)))
+
+
+@pytest.mark.parametrize("count", [1, 5, 40])
+@pytest.mark.parametrize("number", [41, 640, 5000])
+def test_the_smallest_of_many_numbers(number, count):
+    values = torch.rand(6, number, generator=torch.Generator().manual_seed(4))
+    found = smallest(values, count).sort(1).values
+    assert torch.equal(found, values.argsort(1)[:, :count].sort(1).values)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e4, 1e60])
+def test_what_float32_cannot_tell_apart_is_found_in_float64(monkeypatch, offset):
+    """Points close together and far from the others: their distances drown in float32."""
+    monkeypatch.setattr(neighbors, "FEW_COLUMNS", 0)
+    points = torch.cat([POINTS, 1e-3 * POINTS + 1e3 + offset])
+    new = 1e-3 * NEW + 1e3 + offset
+    found = Neighbors(points).nearest(new, 7)
+    distances = (new.unsqueeze(1) - points).square().sum(2).sqrt()
+    expected = distances.sort(1).values[:, :7]
+    torch.testing.assert_close(distances.gather(1, found), expected, rtol=1e-6, atol=0)

@@ -10,14 +10,17 @@ With N the k rows nearest to x, D their noise, and q(v) = N(ν, S̃) from `induc
 k = N is the exact Gaussian process, whatever β.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from orthogp.errors import NumericalError
 from orthogp.kernel.covariance import Covariance
+from orthogp.kernel.radial import compiled_backend
+from orthogp.kernel.radial.terms import Parameters, RadialSum
 from orthogp.posterior.induced import (
     Features,
     InducedPosterior,
@@ -33,6 +36,9 @@ from orthogp.posterior.predictor import Predictor
 SMALLEST_VARIANCE = 1e-10
 # Of the rows near any of several x, those whose covariance with the others is in memory at a time.
 JOINT_ROWS = 1024
+# float32 is used where at so many rows, each left out, it moves no mean by more than this share of
+# the standard deviation of an observation, and no variance by more than this share of that one's.
+PROBES, LARGEST_ROUNDING = 256, 0.01
 
 
 class _Local(NamedTuple):
@@ -48,7 +54,8 @@ class _Local(NamedTuple):
 class NearPredictor:
     """m(x) and s(x) from the `count` rows nearest to x and, where there is one, from q(v).
 
-    `base` is a posterior whose mean is added; the observations are less that mean then.
+    `base` is a posterior whose mean is added; the observations are less that mean then. `dtype` is
+    that of K_⊥NN and its factor; what comes out is in float64.
     """
 
     covariance: Covariance
@@ -58,6 +65,7 @@ class NearPredictor:
     features: Features | None
     induced: InducedPosterior | None
     base: Predictor | None = None
+    dtype: torch.dtype = torch.float64
 
     @property
     def device(self) -> torch.device:
@@ -136,28 +144,85 @@ class NearPredictor:
             variance, SMALLEST_VARIANCE * self.covariance.diagonal(x.double())
         )
 
-    def _local(self, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None = None) -> "_Local":
-        near = self.nearest(x, without)
-        x = x.double()
-        x_near = self.rows.x[near].double()
+    def _local(self, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None = None) -> _Local:
+        near, x = self.nearest(x, without), x.double()
+        w = None if self.features is None else self.features(x)
+        kernel = self._compiled_kernel()
+        if kernel is None:
+            return self._conditioned(near, x, w, self.dtype)
+        found = self._compiled(near, x, w, kernel)
+        failed = ~(found.variance.isfinite() & found.c.isfinite().all(-1)).all(0)
+        if not failed.any():
+            return found
+        for rows in failed.nonzero().squeeze(1).split(self._height(compiled=False)):
+            again = self._conditioned(near[rows], x[rows], None if w is None else w[rows])
+            found.c[:, rows], found.variance[:, rows] = again.c, again.variance
+            if found.w is not None and again.w is not None:
+                found.w[:, rows] = again.w
+        return found
+
+    def _conditioned(
+        self,
+        near: Int[Tensor, "m k"],
+        x: Float[Tensor, "m d"],
+        w: Float[Tensor, "m b"] | None,
+        dtype: torch.dtype = torch.float64,
+    ) -> _Local:
+        x_near = (self.rows.x[near].double() - x.unsqueeze(1)).to(dtype)
+        at = torch.zeros_like(x_near[:, :1])
+        if not self.covariance.fused:
+            # Only radial kernels are the same about any point.
+            x_near, at = self.rows.x[near].to(dtype), x.unsqueeze(1).to(dtype)
         K = self.covariance.batched_block(x_near, x_near)
-        k = self.covariance.batched_block(x_near, x.unsqueeze(1)).squeeze(-1)
-        prior, w, W = self.covariance.diagonal(x), None, None
-        if self.features is not None:
-            w, W = self.features(x), self.features.W[near].double()
-            K, k = K - W @ W.mT, k - (W @ w.unsqueeze(-1)).squeeze(-1)
+        k = self.covariance.batched_block(x_near, at)
+        prior, W = self.covariance.diagonal(x), None
+        if self.features is not None and w is not None:
+            W = self.features.W[near].to(dtype)
+            K = torch.baddbmm(K, W, W.mT, alpha=-1.0)
+            k = torch.baddbmm(k, W, w.to(dtype).unsqueeze(-1), alpha=-1.0)
             prior = prior - w.square().sum(-1)
-        L = factor_with_noise(K, self.rows.noise[:, near].double())
-        c = torch.cholesky_solve(k.unsqueeze(-1), L).squeeze(-1)
+        L = factor_with_noise(K, self.rows.noise[:, near].to(dtype))
+        half = torch.linalg.solve_triangular(L, k.expand(*L.shape[:-1], 1), upper=False)
+        c = torch.linalg.solve_triangular(L.mT, half, upper=True).squeeze(-1)
         if w is not None and W is not None:
             w = w - (c.unsqueeze(-2) @ W).squeeze(-2)
-        return _Local(near, c, prior - dot(c, k), w)
+        return _Local(near, c.double(), prior - half.double().square().sum((-2, -1)), w)
+
+    def _compiled(
+        self,
+        near: Int[Tensor, "m k"],
+        x: Float[Tensor, "m d"],
+        w: Float[Tensor, "m b"] | None,
+        kernel: RadialSum,
+    ) -> _Local:
+        """The same by machine code; numbers that are none where a matrix has no factor."""
+        from orthogp.kernel.radial.conditioned import conditioned
+
+        x_near, W = self.rows.x[near].double(), None if self.features is None else self.features.W
+        found = [conditioned(near, x_near, x, D[near], kernel, W, w) for D in self.rows.noise]
+        c = torch.stack([part.c for part in found]).double()
+        variance = torch.stack([part.variance for part in found]).double()
+        left = [part.w for part in found if part.w is not None]
+        return _Local(near, c, variance, torch.stack(left).double() if left else None)
+
+    def _compiled_kernel(self) -> RadialSum | None:
+        """The kernel for machine code, or None where there is none for it."""
+        terms = self.covariance.terms
+        if terms is None or compiled_backend(self.rows.x) is None:
+            return None
+        return Parameters(terms).sum(self.dtype)
+
+    def _height(self, compiled: bool) -> int:
+        """How many x are worked on at a time."""
+        width = self.rows.x.shape[1]
+        if not compiled:
+            width = max(width, self.count, 0 if self.features is None else len(self.features.beta))
+        return max(1, chunk_elements(self.rows.x) // (self.count * width))
 
     def _chunks(
         self, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None
     ) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
-        width = self.count if self.features is None else max(self.count, len(self.features.beta))
-        height = max(1, chunk_elements(self.rows.x) // (self.count * width))
+        height = self._height(compiled=self._compiled_kernel() is not None)
         parts = x.to(self.device).split(height)
         return parts, (None,) * len(parts) if without is None else without.split(height)
 
@@ -211,4 +276,34 @@ def near_predictor(
         induced = None
         if features is not None:
             induced = induced_posterior(covariance, features, rows, leaf=count)
-    return NearPredictor(covariance, rows, count, neighbors, features, induced, base)
+    found = NearPredictor(covariance, rows, count, neighbors, features, induced, base)
+    wide = _stored(found, torch.float64)
+    if rows.x.dtype != torch.float32 or len(rows) < 2:
+        return wide
+    narrow = _stored(found, torch.float32)
+    return narrow if _rounding_is_small(narrow, wide) else wide
+
+
+def _stored(p: NearPredictor, dtype: torch.dtype) -> NearPredictor:
+    """The predictor that works in this dtype, with W as it reads it."""
+    if p.features is None:
+        return replace(p, dtype=dtype)
+    W = p.features.W.to(dtype)
+    if p._compiled_kernel() is not None:
+        from orthogp.kernel.radial.conditioned import aligned
+
+        W = aligned(W, dtype)
+    return replace(p, dtype=dtype, features=replace(p.features, W=W))
+
+
+def _rounding_is_small(narrow: NearPredictor, wide: NearPredictor) -> bool:
+    """Whether the two agree at some of the rows, each given the others."""
+    rows = torch.arange(0, len(wide.rows), -(-len(wide.rows) // PROBES), device=wide.device)
+    mean, variance = wide.leave_one_out(rows)
+    try:
+        other_mean, other_variance = narrow.leave_one_out(rows)
+    except NumericalError:
+        return False
+    total = variance + wide.rows.noise[:, rows]
+    moved = (other_mean - mean).abs() / total.sqrt(), (other_variance - variance).abs() / total
+    return all(bool((share <= LARGEST_ROUNDING).all()) for share in moved)

@@ -1,29 +1,41 @@
-"""The rows nearest to a point: exact, by a tree on a CPU and by blocks of distances elsewhere."""
+"""The rows nearest to a point, exactly: by a tree, or by blocks of distances to all of them."""
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
-# With more columns than these a tree visits nearly all of its leaves.
-MOST_COLUMNS = 40
+# A tree is for a CPU, and there for few columns or many rows: it seldom answers within the time
+# that the distances to some ten thousand points take, and with many columns it visits all leaves.
+FEW_COLUMNS, MOST_COLUMNS, MANY_ROWS = 4, 40, 2**16
 LEAF_ROWS = 32
 # Distances in memory at a time.
-BLOCK_ELEMENTS = {"cpu": 2**22, "cuda": 2**27}
+BLOCK_ELEMENTS = {"cpu": 2**20, "cuda": 2**27}
+# The smallest of many numbers are looked for in groups of these.
+GROUP = 8
+# Candidates beyond those that are asked for, to tell whether float32 has missed one.
+MARGIN = 8
 
 
 class Neighbors:
     """Finds the nearest of some points, by the Euclidean distance."""
 
     def __init__(self, points: Float[Tensor, "n d"]):
-        self.points = points
+        self.points = points = points.double()
+        self.centre = points.mean(0)
         self.tree = None
-        if points.device.type == "cpu" and points.shape[1] <= MOST_COLUMNS:
+        count, columns = points.shape
+        worth_a_tree = columns <= FEW_COLUMNS or (count > MANY_ROWS and columns <= MOST_COLUMNS)
+        if points.device.type == "cpu" and worth_a_tree:
             # Imported here: SciPy's geometry takes a while, and changes the filters of warnings.
             from scipy.spatial import KDTree
 
             # Splits in the middle of a box are as good as those at medians, and sooner found.
-            self.tree = KDTree(points.double().numpy(), LEAF_ROWS, balanced_tree=False)
+            self.tree = KDTree(points.numpy(), LEAF_ROWS, balanced_tree=False)
+        else:
+            self._table = _distance_table(points - self.centre)
+            self._narrow_table = self._table.float()
 
     def __len__(self) -> int:
         return self.points.shape[0]
@@ -38,24 +50,101 @@ class Neighbors:
         """
         left_out = 0 if without is None else 1
         count = min(count, len(self) - left_out)
-        found = self._search(x, count + left_out)
+        found = self._search(x.to(self.points), count + left_out)
         return found if without is None else _dropped(found, without)
 
     def _search(self, x: Float[Tensor, "m d"], count: int) -> Int[Tensor, "m k"]:
         if self.tree is not None:
-            _, found = self.tree.query(x.double().numpy(), count, workers=-1)
+            _, found = self.tree.query(x.numpy(), count, workers=-1)
             return torch.from_numpy(found).reshape(len(x), count).long()
         device = self.points.device
         budget = BLOCK_ELEMENTS.get(device.type, BLOCK_ELEMENTS["cpu"])
         height = max(1, budget // max(1, len(self)))
-        centre = self.points.mean(0)
-        points = self.points - centre
-        norms = 0.5 * points.square().sum(1)
-        parts = [
-            (norms - part @ points.mT).topk(count, largest=False).indices
-            for part in (x.to(points) - centre).split(height)
-        ]
+        # One piece of memory for all blocks: a new one each time would not be in the cache.
+        block = self._narrow_table.new_empty(min(height, len(x)), self._table.shape[1])
+        parts = [self._search_block(part, count, block[: len(part)]) for part in x.split(height)]
         return torch.cat(parts) if parts else torch.empty(0, count, dtype=torch.long, device=device)
+
+    def _search_block(
+        self, x: Float[Tensor, "m d"], count: int, block: Float[Tensor, "m n"]
+    ) -> Int[Tensor, "m k"]:
+        """Candidates by float32; those that may have missed one are found again by float64."""
+        candidates = count + MARGIN
+        if candidates >= len(self):
+            every = torch.arange(len(self), device=x.device).expand(len(x), -1)
+            return self._ranked(x, every, count)[0]
+        found, beyond = self._candidates(x, self._narrow_table, candidates, block)
+        found, farthest = self._ranked(x, found, count)
+        # What is too large for float32 is not sure either.
+        sure = beyond.isfinite() & (beyond.double() > self._bound(x, farthest))
+        missed = (~sure).nonzero().squeeze(1)
+        if len(missed):
+            again, _ = self._candidates(x[missed], self._table, candidates)
+            found[missed], _ = self._ranked(x[missed], again, count)
+        return found
+
+    def _candidates(
+        self,
+        x: Float[Tensor, "m d"],
+        table: Float[Tensor, "e n"],
+        count: int,
+        block: Float[Tensor, "m n"] | None = None,
+    ) -> tuple[Int[Tensor, "m k"], Float[Tensor, " m"]]:
+        """Points with the smallest ½|z|² − xᵀz, and the largest of these; x, z from the centre."""
+        left = pad(self.centre - x, (0, 1), value=1.0).to(table)
+        values = torch.mm(left, table, out=block)
+        # Of numbers that are none, the smallest may be beyond the last point.
+        found = smallest(values, count).clamp_max(len(self) - 1)
+        return found, values.gather(1, found).amax(1)
+
+    def _ranked(
+        self, x: Float[Tensor, "m d"], found: Int[Tensor, "m l"], count: int
+    ) -> tuple[Int[Tensor, "m k"], Float[Tensor, " m"]]:
+        """The nearest of these, at one distance the first of them, and |x − z|² of the last."""
+        found = found.sort(1).values
+        squares = (self.points[found] - x.unsqueeze(1)).square().sum(2)
+        squares, order = squares.sort(stable=True)
+        return found.gather(1, order[:, :count]), squares[:, count - 1]
+
+    def _bound(self, x: Float[Tensor, "m d"], square: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
+        """What ½|z|² − xᵀz in float32 exceeds for every z that is no nearer than `square`.
+
+        A nearer z has |z| < |x| + |x − z|: that bounds the rounding of its products and their sum.
+        """
+        norm = (x - self.centre).square().sum(1).sqrt()
+        unit = torch.finfo(torch.float32).eps
+        rounding = (self.points.shape[1] + 4) * unit * (2.0 * norm + square.sqrt()).square()
+        return 0.5 * (square - norm.square()) + rounding
+
+
+def _distance_table(points: Float[Tensor, "n d"]) -> Float[Tensor, "e p"]:
+    """[z; ½|z|²], of which the product with [−x, 1] orders points z as their distances to x do.
+
+    Points infinitely far away fill it up to whole groups of groups.
+    """
+    table = torch.cat([points.mT, 0.5 * points.square().sum(1).unsqueeze(0)])
+    table = pad(table, (0, -len(points) % GROUP**2))
+    table[-1, len(points) :] = torch.inf
+    return table
+
+
+def smallest(values: Float[Tensor, "m n"], count: int) -> Int[Tensor, "m k"]:
+    """Where the `count` smallest numbers of each row are, in any order.
+
+    They are in those groups of numbers whose own smallest are the smallest.
+    """
+    number = values.shape[1]
+    size = -(-number // GROUP)
+    if size < 4 * count:
+        return values.topk(count, largest=False, sorted=False).indices
+    whole = size * GROUP
+    # Columns apart from one another make a group: the minimum is then one of whole vectors.
+    grouped = values if whole == number else pad(values, (0, whole - number), value=torch.inf)
+    groups = smallest(grouped.view(-1, GROUP, size).amin(1), count)
+    places = torch.arange(0, whole, size, device=values.device).view(1, GROUP, 1)
+    candidates = (groups.unsqueeze(1) + places).flatten(1)
+    chosen = grouped.gather(1, candidates).topk(count, largest=False, sorted=False).indices
+    return candidates.gather(1, chosen)
 
 
 def _dropped(found: Int[Tensor, "m k"], without: Int[Tensor, " m"]) -> Int[Tensor, "m l"]:

@@ -132,7 +132,9 @@ class Value:
 class Function:
     """A function under construction: the text of its instructions, one after the other."""
 
-    def __init__(self, kind: Kind):
+    def __init__(
+        self, kind: Kind, addresses: tuple[str, ...] = ADDRESSES, sizes: tuple[str, ...] = SIZES
+    ):
         self.double, self.lanes = kind.double, kind.lanes
         self.number, self.size = ("double", 8) if kind.double else ("float", 4)
         self.sum_lanes = SUM_BYTES // self.size
@@ -142,8 +144,8 @@ class Function:
         self._count, self._lines, self._variables = 0, [], []
         self.fields, record = {}, Value(self, "ptr", "%record")
         # Before the fields is the counter of tasks.
-        for k, name in enumerate(ADDRESSES + SIZES, start=1):
-            field = Value(self, "ptr" if name in ADDRESSES else "i64", f"%{name}")
+        for k, name in enumerate(addresses + sizes, start=1):
+            field = Value(self, "ptr" if name in addresses else "i64", f"%{name}")
             place = self.at(record, k, "i64")
             self._lines.append(f"{field.text} = load {field.type}, {place}")
             self.fields[name] = field
@@ -293,27 +295,21 @@ def _ratio(e: Value, r: Value) -> Value:
 FAMILIES = families_with(sqrt=Value.sqrt, exp_minus=_exp_minus, limit=_limit, ratio=_ratio)
 
 
-class _Kernel:
-    """Writes the function of one kind.
+class RadialSum:
+    """Writes what there is to a sum of radial kernels, on one vector of columns after another."""
 
-    The gradients come from P = ∂ℓ/∂K as it is given or as gᵀ a. With Q = 2 P ∘ Σ_k s_k ρ_k κ′_k,
-    ∂ℓ/∂x_i = Σ_j Q_ij (x_i − z_j); ∂ℓ/∂z_j is −Σ_i of the same. Where every summand has a ρ for
-    every input, so has Q, and Q_k is what it is without ρ. The gradients of rows are complete, the
-    others are sums over the rows of a task. Values with an index j are vectors: of the columns from
-    j on, as many as fill one.
-    """
-
-    def __init__(self, kind: Kind):
-        f = self.f = Function(kind)
-        self.kind, self.count, self.zero = kind, len(kind.families), f.constant(0.0, f.vector)
-        # Of a row: Σ P κ_k; Σ Q_k d², or Σ Q_k (x_d − z_d)² of every input; then ∂ℓ/∂x_id.
-        self.num_accumulators = f["num_sums"] + f["dims"]
-        self.accumulators = f.value("ptr", f"alloca {f.sum}, {self.num_accumulators}")
+    def __init__(self, kind: Kind, function: Function):
+        self.f, self.kind, self.count = function, kind, len(kind.families)
+        self.zero = function.constant(0.0, function.vector)
 
     def number(self, field: str, index: Value | int) -> Value:
         """One number of an array, in every lane of a vector."""
+        return self.spread(self.f.at(self.f[field], index))
+
+    def spread(self, pointer: Value) -> Value:
+        """The number there, in every lane of a vector."""
         f = self.f
-        number = f.load(f.at(f[field], index), f.number)
+        number = f.load(pointer, f.number)
         first = f.emit(f"insertelement {f.vector} poison, {number}, i64 0")
         spread = f"{f.vector} {first}, {f.vector} poison, <{f.lanes} x i32> zeroinitializer"
         return f.value(f.vector, f"shufflevector {spread}")
@@ -348,11 +344,34 @@ class _Kernel:
             found = FAMILIES[name](d2 if rho is None else rho * d2)
             yield k, self.number("scale", k), rho, d2, *found
 
-    def values(self, task: Value, i: Value, j: Value) -> None:
-        """Writes K itself, or adds K a to the output."""
-        f, K = self.f, self.zero
+    def covariances(self, i: Value, j: Value) -> Value:
+        """Entries of K."""
+        K = self.zero
         for _, scale, _, _, kappa, _ in self.summands(i, j):
             K = K + scale * kappa
+        return K
+
+
+class _Kernel(RadialSum):
+    """Writes the function of one kind.
+
+    The gradients come from P = ∂ℓ/∂K as it is given or as gᵀ a. With Q = 2 P ∘ Σ_k s_k ρ_k κ′_k,
+    ∂ℓ/∂x_i = Σ_j Q_ij (x_i − z_j); ∂ℓ/∂z_j is −Σ_i of the same. Where every summand has a ρ for
+    every input, so has Q, and Q_k is what it is without ρ. The gradients of rows are complete, the
+    others are sums over the rows of a task. Values with an index j are vectors: of the columns from
+    j on, as many as fill one.
+    """
+
+    def __init__(self, kind: Kind):
+        f = Function(kind)
+        super().__init__(kind, f)
+        # Of a row: Σ P κ_k; Σ Q_k d², or Σ Q_k (x_d − z_d)² of every input; then ∂ℓ/∂x_id.
+        self.num_accumulators = f["num_sums"] + f["dims"]
+        self.accumulators = f.value("ptr", f"alloca {f.sum}, {self.num_accumulators}")
+
+    def values(self, task: Value, i: Value, j: Value) -> None:
+        """Writes K itself, or adds K a to the output."""
+        f, K = self.f, self.covariances(i, j)
         if self.kind.dense:
             place = f.at(f["out"], i * f["stride"] + j)
             f.copy_part(f.variable(K), place, f["columns"] - j)
