@@ -30,9 +30,7 @@ def measure(path: Path, count: int, seed: int, device: str | None) -> tuple[floa
     train, test = np.split(order, [int(0.9 * len(x))])
     y = (y - y[train].mean()) / y[train].std()
     start = time.monotonic()
-    gp = OrthogonalGPRegressor(
-        n_neighbors=0, n_residual=count, device=device, random_state=seed
-    )
+    gp = OrthogonalGPRegressor(n_neighbors=0, n_residual=count, device=device, random_state=seed)
     gp.fit(x[train], y[train])
     seconds = time.monotonic() - start
     error = float(np.sqrt(np.mean((gp.predict(x[test]) - y[test]) ** 2)))

@@ -62,3 +62,13 @@ def test_a_fit_imports_no_compiler():
         [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
     )
     assert told.stdout.strip() == "False"
+
+
+def test_gradients_have_the_strides_of_their_parameters():
+    """As a kernel of torch's for GPUs demands; those of a general kernel may be transposed."""
+    parameter = torch.nn.Parameter(torch.zeros(3, 4))
+    parameter.grad = torch.ones(4, 3).mT
+    adam, strides = Adam([parameter], torch.tensor(0.1)), []
+    adam._fused = lambda _, grads, *others, **options: strides.extend(g.stride() for g in grads)
+    adam.step()
+    assert strides == [parameter.stride()]

@@ -53,7 +53,10 @@ PASSED_ON = (
 
 def point_counts(settings: Mapping[str, Any], num_rows: int) -> tuple[int, int]:
     """|β| and |γ|; where the rows have duplicates there will be fewer still."""
-    inducing, residual = python_number(settings["n_inducing"]), python_number(settings["n_residual"])
+    inducing, residual = (
+        python_number(settings["n_inducing"]),
+        python_number(settings["n_residual"]),
+    )
     if not isinstance(inducing, int) or isinstance(inducing, bool) or inducing < 1:
         raise ConfigurationError(f"n_inducing is {inducing!r}; expected a whole number from 1")
     residual = RESIDUAL_POINTS if residual == "auto" else residual
