@@ -1,5 +1,6 @@
 """A progress bar for terminals, as a callback."""
 
+import math
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -58,15 +59,18 @@ class ProgressBar:
         """How much of the run is done, and what to say of it."""
         elapsed = max(report.seconds - self.first_second, 1e-9)
         speed = (report.step - self.first_step) / elapsed
-        done, left = report.step / self.max_steps, (self.max_steps - report.step) / speed
+        # A search for hyperparameters may take more steps than most do.
+        done = min(1.0, report.step / self.max_steps)
+        left = max(0.0, self.max_steps - report.step) / max(speed, 1e-9)
         if self.max_time is not None:
             done = max(done, min(1.0, report.seconds / self.max_time))
             left = min(left, max(0.0, self.max_time - report.seconds))
         parts = [
             f"step {report.step}/{self.max_steps}",
             f"{speed:.3g} steps/s",
-            f"bound {report.bound:.6g}",
         ]
+        if not math.isnan(report.bound):
+            parts.append(f"bound {report.bound:.6g}")
         if report.held_out is not None:
             parts.append(f"held-out {report.held_out:.4f}")
         return done, " · ".join([*parts, f"{timedelta(seconds=round(left))} left"])
