@@ -187,11 +187,23 @@ def small(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     if kind == "noise":
         return x, (y - y.mean()) / y.std()
     if kind == "duplicates":
-        x = x[:20].repeat(3, 1)
+        x[20:40] = x[:20]
     if kind == "constant column":
         x[:, 1] = 0.0
     y = (2.0 * x[:, 0]).sin()
     return x, (y - y.mean()) / y.std()
+
+
+def test_copies_of_a_row_are_left_out_together(hyperparameters):
+    rows = table(30)
+    twice = Rows(rows.x.repeat(2, 1), rows.y.repeat(2))
+    weighted = Rows(rows.x, rows.y, torch.full((30,), 2.0))
+    scores = [
+        learn_to_predict(hyperparameters, r, torch.Generator().manual_seed(0), max_steps=0).scores
+        for r in (twice, weighted)
+    ]
+    # Each row's density counts twice in the latter.
+    assert 2.0 * scores[0]["start"] == pytest.approx(scores[1]["start"])
 
 
 @pytest.mark.parametrize("kind", ["noise", "function", "duplicates", "constant column"])

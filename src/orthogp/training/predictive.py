@@ -4,8 +4,9 @@ The bound of a few hundred points asks for noise where it has no points. In its 
 table of a few thousand rows, the exact evidence of all rows: at first with the lengthscales of a
 kernel tied to each other, then with each free, but pulled to where it was tied. A larger table has
 
-- the exact evidence of blocks of rows: random ones, which see what is long, and patches of
-  neighbouring ones, which see what is short;
+- likewise the evidence of some of its rows, and, because there are several optima, from the start
+  that of random blocks of rows;
+- from the better of these the evidence of patches of neighbouring rows, which see what is short;
 - from the better of these the leave-one-out density log p(y_i | the rows near x_i without i), which
   minibatches estimate without bias whatever the number of rows.
 
@@ -119,7 +120,8 @@ class _Progress:
             for i, (_, values) in enumerate(self.tried.values())
             for j, value in enumerate(values)
         }
-        scores = [[name, score] for name, (score, _) in self.tried.items()]
+        # As text, since JSON has no infinity.
+        scores = [[name, repr(score)] for name, (score, _) in self.tried.items()]
         position = {"stage": self.stage, "round": self.round, "steps": self.steps}
         return tensors, {"scores": scores, **position}
 
@@ -213,32 +215,27 @@ class _Search:
         self.generator.set_state(state["generator"].cpu())
 
     def stages(self) -> list[_Stage]:
-        if not self.exact:
-            return [
-                self._by_adam(
-                    "evidence", "start", self.evidence_of_random_rows, EVIDENCE_STEPS, EVIDENCE_RATE
-                ),
-                self._by_adam(
-                    "patches", "evidence", self.evidence_of_patches, PATCH_STEPS, EVIDENCE_RATE
-                ),
-                self._by_adam(
-                    "leave_one_out", None, self.leave_one_out, LEAVE_ONE_OUT_STEPS,
-                    LEAVE_ONE_OUT_RATE,
-                ),
-            ]  # fmt: skip
+        """In their order; a large table has two ways to its patches, of which the better counts."""
         count, first = len(self.x), self._on_device(FIRST_ROWS)
-        stages = [self._by_newton("tied", "start", self._on_device(TIED_ROWS), EVALUATIONS)]
-        if count > 1.5 * first:
-            stages.append(self._by_newton("some_rows", "tied", first, EVALUATIONS))
-            stages.append(self._by_newton("evidence", "some_rows", count, LAST_EVALUATIONS))
-        else:
-            stages.append(self._by_newton("evidence", "tied", count, EVALUATIONS))
-        return stages
+        tied = self._by_newton("tied", "start", self._on_device(TIED_ROWS), EVALUATIONS)
+        some = self._by_newton("some_rows", "tied", first, EVALUATIONS)
+        if self.exact and count <= 1.5 * first:
+            return [tied, self._by_newton("evidence", "tied", count, EVALUATIONS)]
+        if self.exact:
+            return [tied, some, self._by_newton("evidence", "some_rows", count, LAST_EVALUATIONS)]
+        return [
+            tied,
+            some,
+            self._by_adam("evidence", "start", self.evidence_of_random_rows, EVIDENCE_STEPS),
+            self._by_adam("patches", None, self.evidence_of_patches, PATCH_STEPS),
+            self._by_adam("leave_one_out", None, self.leave_one_out, LEAVE_ONE_OUT_STEPS),
+        ]
 
     def _by_adam(
-        self, name: str, source: str | None, objective: Callable[[int], Tensor], steps: int,
-        rate: float,
-    ) -> _Stage:  # fmt: skip
+        self, name: str, source: str | None, objective: Callable[[int], Tensor], steps: int
+    ) -> _Stage:
+        rate = LEAVE_ONE_OUT_RATE if name == "leave_one_out" else EVIDENCE_RATE
+
         def climb(most: int, deadline: float) -> int | None:
             return most if self.hyperparameters.climb(objective, most, rate, deadline) else None
 
@@ -304,11 +301,17 @@ class _Search:
         return _Judgement(density, score if math.isfinite(score) else -math.inf)
 
     def _exactly_left_out(self) -> tuple[Float[Tensor, "c n"], Float[Tensor, "s n"]]:
+        """Of every row given those at other inputs: from its copies any values would predict it.
+
+        Rows at one input count as their mean, whose noise is less by their number.
+        """
         noise = self.hyperparameters.noise.unsqueeze(-1)
-        own = noise if self.weight is None else noise / self.weight
-        own = own.expand(-1, len(self.x))
-        mean, variance = exact_leave_one_out(self.covariance, self.x, self.y, own)
-        return mean, variance + noise
+        x, place = self.x.unique(dim=0, return_inverse=True)
+        weight = torch.ones_like(self.y[0]) if self.weight is None else self.weight
+        total = weight.new_zeros(len(x)).index_add_(0, place, weight)
+        y = self.y.new_zeros(len(self.y), len(x)).index_add_(1, place, weight * self.y) / total
+        mean, variance = exact_leave_one_out(self.covariance, x, y, noise / total)
+        return mean[:, place], variance[:, place] + noise
 
     def _moments(
         self, rows: Int[Tensor, " m"], near: Int[Tensor, "m k"]
