@@ -1,5 +1,6 @@
-"""Hyperparameters that predict: the density of left-out rows, its gradient, and which are taken."""
+"""Hyperparameters that predict: left-out rows, the evidence, their gradients, and what is taken."""
 
+import json
 import math
 
 import pytest
@@ -10,8 +11,9 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian
 from orthogp.posterior.optimum import leave_one_out
 from orthogp.training import Rows, predictive
+from orthogp.training.evidence import log_evidence
 from orthogp.training.hyperparameters import Hyperparameters
-from orthogp.training.predictive import learn_to_predict, leave_one_out_density
+from orthogp.training.predictive import learn_to_predict, left_out_moments, log_normal
 from problems import default_sum
 
 D = 2
@@ -27,6 +29,14 @@ def short(monkeypatch):
     for name, value in (("EVIDENCE_STEPS", 30), ("PATCH_STEPS", 10), ("LEAVE_ONE_OUT_STEPS", 10)):
         monkeypatch.setattr(predictive, name, value)
     monkeypatch.setattr(predictive, "BLOCK_ROWS", {"cpu": 60})
+
+
+@pytest.fixture(params=["exact", "large"])
+def size(request, monkeypatch) -> str:
+    """Of a table: one that the exact evidence is for, or one that counts as large."""
+    if request.param == "large":
+        monkeypatch.setattr(predictive, "MOST_EXACT", {"cpu": 0})
+    return request.param
 
 
 def table(n: int = 200, weights: bool = False) -> Rows:
@@ -49,7 +59,8 @@ def test_the_density_and_its_gradient_are_those_through_the_factor(shared):
     noise = torch.tensor([[0.1]] if shared else [[0.1], [0.3]]).double().requires_grad_()
     noise_near = noise.unsqueeze(-1) * torch.rand(m, k, generator=generator).double()
     sources = [*covariance.parameters(), noise]
-    ours = leave_one_out_density(covariance, x, y, noise, near, y_near, noise_near)
+    mean, variance = left_out_moments(covariance, x, noise, near, y_near, noise_near)
+    ours = log_normal(y - mean, variance)
     plain = []
     for c in range(2):
         s = 0 if shared else c
@@ -71,8 +82,47 @@ def test_the_density_and_its_gradient_are_those_through_the_factor(shared):
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_evidence_and_its_gradient_are_those_of_a_normal_distribution(shared):
+    covariance, n = Covariance(default_sum(D, ard=True).double()), 20
+    rows = table(n)
+    x, y = rows.x.double(), torch.stack([rows.y, rows.y.flip(0)]).double()
+    noise = torch.tensor([0.1] if shared else [0.1, 0.3]).double().requires_grad_()
+    sources = [*covariance.parameters(), noise]
+    K, eye = covariance.block(x, x), torch.eye(n).double()
+    expected = sum(
+        torch.distributions.MultivariateNormal(
+            x.new_zeros(n), K + noise[c % len(noise)] * eye
+        ).log_prob(y[c])
+        for c in range(2)
+    )
+    ours = log_evidence(covariance, noise, x, y)
+    torch.testing.assert_close(ours, expected)
+    for one, other in zip(
+        torch.autograd.grad(ours, sources), torch.autograd.grad(expected, sources), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_a_row_of_weight_two_is_two_rows():
+    covariance = Covariance(default_sum(D).double())
+    x, y = table(10).x.double(), table(10).y.double()[None]
+    noise, weight = torch.tensor([0.2]).double(), torch.tensor([2.0] + 9 * [1.0]).double()
+    twice = log_evidence(covariance, noise, torch.cat([x, x[:1]]), torch.cat([y, y[:, :1]], 1))
+    torch.testing.assert_close(log_evidence(covariance, noise, x, y, weight), twice)
+
+
+def test_a_matrix_without_a_factor_has_no_evidence():
+    covariance = Covariance(default_sum(D).double())
+    rows = table(5)
+    value = log_evidence(
+        covariance, torch.tensor([-10.0]).double(), rows.x.double(), rows.y.double()[None]
+    )
+    assert value.isnan()
+
+
 @pytest.mark.parametrize("weights", [False, True])
-def test_left_out_rows_gain_and_the_best_values_are_taken(hyperparameters, weights):
+def test_left_out_rows_gain_and_the_best_values_are_taken(hyperparameters, weights, size):
     reports = []
     found = learn_to_predict(
         hyperparameters,
@@ -80,13 +130,14 @@ def test_left_out_rows_gain_and_the_best_values_are_taken(hyperparameters, weigh
         torch.Generator().manual_seed(0),
         report=lambda step, density: reports.append((step, density)),
     )
-    assert found.densities[found.chosen] == max(found.densities.values())
-    assert found.densities[found.chosen] > found.densities["start"] + 0.1
-    assert set(found.densities) == {"start", "evidence", "patches", "leave_one_out"}
+    assert found.scores[found.chosen] == max(found.scores.values())
+    assert found.scores[found.chosen] > found.scores["start"] + 0.1
+    assert {"start", "evidence"} < set(found.scores)
+    assert ("tied" if size == "exact" else "leave_one_out") in found.scores
     assert reports[-1][0] == found.steps
 
 
-def test_where_every_objective_leads_nowhere_the_start_stays(hyperparameters, monkeypatch):
+def test_where_every_objective_leads_nowhere_the_start_stays(hyperparameters, monkeypatch, size):
     before = hyperparameters.values()
     monkeypatch.setattr(
         predictive, "log_evidence", lambda *args: hyperparameters.noise.sum() * math.nan
@@ -98,18 +149,149 @@ def test_where_every_objective_leads_nowhere_the_start_stays(hyperparameters, mo
         assert torch.equal(value, old)
 
 
-def test_limits(hyperparameters):
+def test_limits(hyperparameters, size):
     found = learn_to_predict(
-        hyperparameters, table(), torch.Generator().manual_seed(0), max_steps=35
+        hyperparameters, table(), torch.Generator().manual_seed(0), max_steps=12
     )
-    assert found.steps == 35
+    assert found.steps == 12
     late = learn_to_predict(
         hyperparameters, table(), torch.Generator().manual_seed(0), deadline=-math.inf
     )
     assert late.steps == 0
 
 
-def test_a_narrow_prior_counts():
+def test_the_evidence_of_all_rows_is_at_an_optimum(hyperparameters):
+    rows = table()
+    found = learn_to_predict(hyperparameters, rows, torch.Generator().manual_seed(0))
+    assert found.chosen == "evidence"
+    best, parameters = hyperparameters.values(), hyperparameters.parameters
+
+    def evidence() -> float:
+        y = rows.y.double()[None]
+        return log_evidence(
+            hyperparameters.covariance, hyperparameters.noise, rows.x.double(), y
+        ).item()
+
+    reached = evidence()
+    # The pull to tied lengthscales leaves a little.
+    for index in range(len(parameters)):
+        for shift in (-0.3, 0.3):
+            hyperparameters.set([v + shift * (i == index) for i, v in enumerate(best)])
+            assert evidence() < reached + 1.0
+
+
+def small(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(60, 5, generator=generator)
+    y = torch.randn(60, generator=generator)
+    if kind == "noise":
+        return x, (y - y.mean()) / y.std()
+    if kind == "duplicates":
+        x[20:40] = x[:20]
+    if kind == "constant column":
+        x[:, 1] = 0.0
+    y = (2.0 * x[:, 0]).sin()
+    return x, (y - y.mean()) / y.std()
+
+
+def test_copies_of_a_row_are_left_out_together(hyperparameters):
+    rows = table(30)
+    twice = Rows(rows.x.repeat(2, 1), rows.y.repeat(2))
+    weighted = Rows(rows.x, rows.y, torch.full((30,), 2.0))
+    scores = [
+        learn_to_predict(hyperparameters, r, torch.Generator().manual_seed(0), max_steps=0).scores
+        for r in (twice, weighted)
+    ]
+    # Each row's density counts twice in the latter.
+    assert 2.0 * scores[0]["start"] == pytest.approx(scores[1]["start"])
+
+
+@pytest.mark.parametrize("kind", ["noise", "function", "duplicates", "constant column"])
+def test_small_tables(kind):
+    x, y = small(kind)
+    found = Hyperparameters(Covariance(default_sum(5, ard=True)), Gaussian())
+    learn_to_predict(found, Rows(x[:40], y[:40]), torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        K = found.covariance.block(x.double(), x.double())
+        A = K[:40, :40] + found.noise * torch.eye(40).double()
+        mean = K[40:, :40] @ torch.linalg.solve(A, y[:40].double())
+    error, constant = ((t.square().mean().sqrt().item()) for t in (y[40:] - mean, y[40:]))
+    assert error < (1.05 if kind == "noise" else 0.5) * constant
+
+
+def test_a_candidate_from_outside_is_judged_beside_the_others(hyperparameters, size):
+    kernel = default_sum(D, ard=True)
+    known = Hyperparameters(Covariance(kernel), Gaussian())
+    learn_to_predict(known, table(400), torch.Generator().manual_seed(0))
+    found = learn_to_predict(
+        hyperparameters,
+        table(),
+        torch.Generator().manual_seed(0),
+        max_steps=1,
+        candidates={"known": known.values()},
+    )
+    assert found.chosen == "known"
+    for value, other in zip(hyperparameters.values(), known.values(), strict=True):
+        assert torch.equal(value, other)
+
+
+class Memory:
+    """Keeps what is saved, as bytes would be; is killed after so many times."""
+
+    def __init__(self, most: int | None = None):
+        self.most, self.count, self.saved = most, 0, None
+
+    def load(self):
+        return self.saved
+
+    def save(self, tensors, meta):
+        tensors = {name: value.clone() for name, value in tensors.items()}
+        self.saved = tensors, json.loads(json.dumps(meta))
+        self.count += 1
+        if self.count == self.most:
+            raise KeyboardInterrupt
+
+
+def test_a_search_that_was_killed_ends_where_it_would_have(size):
+    def search(checkpoint, seed):
+        found = Hyperparameters(Covariance(default_sum(D, ard=True)), Gaussian())
+        generator = torch.Generator().manual_seed(seed)
+        learned = learn_to_predict(found, table(), generator, checkpoint=checkpoint)
+        return learned, found.values(), generator.get_state()
+
+    undisturbed = Memory()
+    expected = search(undisturbed, 0)
+    assert undisturbed.count > 1
+    for most in range(1, undisturbed.count + 1):
+        killed = Memory(most)
+        with pytest.raises(KeyboardInterrupt):
+            search(killed, 0)
+        killed.most = None
+        # Another seed: all that follows depends on what was saved alone.
+        learned, values, state = search(killed, 1)
+        assert learned == expected[0]
+        assert torch.equal(state, expected[2])
+        for value, other in zip(values, expected[1], strict=True):
+            assert torch.equal(value, other)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_quasi_newton_steps_find_the_top_of_a_hill(hyperparameters, tied):
+    """Of the logarithms of the lengthscales, less the pull."""
+    rough = hyperparameters.covariance.kernel.kernels[0].base_kernel
+    start, target = rough.lengthscale.detach().log(), torch.tensor([[1.0, 2.0]])
+
+    def hill():
+        others = sum(parameter.sum() for parameter in hyperparameters.parameters)
+        return -0.5 * (rough.lengthscale.log() - target).square().sum().double() + 0.0 * others
+
+    hyperparameters.ascend(hill, 50, tied=tied, pull=1.0)
+    moved = rough.lengthscale.detach().log() - start
+    expected = (target - start).mean().expand_as(start) if tied else 0.5 * (target - start)
+    torch.testing.assert_close(moved, expected, rtol=0.0, atol=0.01)
+
+
+def test_a_narrow_prior_counts(size):
     kernel = default_sum(D)
     rough = kernel.kernels[0].base_kernel
     rough.register_prior("prior", LogNormalPrior(math.log(5.0), 1e-3), "lengthscale")

@@ -3,8 +3,11 @@
 import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from copy import deepcopy
 
 import torch
+from gpytorch.constraints import GreaterThan
 from jaxtyping import Float
 from torch import Tensor
 
@@ -16,6 +19,17 @@ from orthogp.training.adam import Adam
 from orthogp.training.config import TrainingConfig
 
 BETA2 = 0.95
+# A quasi-Newton search ends where a step gains less than this in nats a row, relative to the value
+# where that is above one. It changes no parameter by more than this factor.
+LEAST_STEP, MOST_CHANGE = 1e-5, 1e6
+# Stands for the value where there is none.
+NOWHERE = 1e10
+# How near to its lower bound a parameter counts as.
+SMALLEST = 1e-12
+
+
+class _EndedError(Exception):
+    """No evaluation or time is left."""
 
 
 class Hyperparameters:
@@ -25,6 +39,11 @@ class Hyperparameters:
         self.covariance, self.likelihood = covariance, likelihood
         parts = (*covariance.parameters(), *likelihood.parameters())
         self.parameters = [p for p in parts if p.requires_grad]
+        self._constraints = {
+            id(parameter): constraint
+            for part in (covariance.kernel, likelihood.likelihood)
+            for _, parameter, constraint in part.named_parameters_and_constraints()
+        }
         self._priors = registered_priors(covariance) + registered_priors(likelihood)
 
     @property
@@ -78,3 +97,77 @@ class Hyperparameters:
         for parameter in self.parameters:
             parameter.grad = None
         return all(bool(p.isfinite().all()) for p in self.parameters)
+
+    def ascend(
+        self,
+        objective: Callable[[], Tensor],
+        evaluations: int,
+        deadline: float = math.inf,
+        tied: bool = False,
+        pull: float = 0.0,
+    ) -> int:
+        """Quasi-Newton steps uphill on an objective that is a function of the parameters alone.
+
+        Positive parameters move by their logarithm. With `tied` the elements of a parameter, such
+        as the lengthscales of a kernel, move together; otherwise `pull` · ½ |u − u₀|² is taken off,
+        where u − u₀ is how far such elements have moved. Returns how often the objective was
+        evaluated, and leaves the best values found.
+        """
+        # Imported here: it takes a while.
+        import numpy as np
+        from scipy.optimize import minimize
+
+        start = self.values()
+        coordinates = [self._coordinates(p) for p in self.parameters]
+        sizes = [1 if tied else p.numel() for p in self.parameters]
+        several = torch.cat([torch.full((s,), float(s > 1), dtype=torch.float64) for s in sizes])
+        best, count = (math.inf, start), 0
+
+        def loss(moved: np.ndarray) -> tuple[float, np.ndarray]:
+            nonlocal best, count
+            if count == evaluations or time.monotonic() >= deadline:
+                raise _EndedError
+            count += 1
+            u = torch.from_numpy(moved.copy()).requires_grad_()
+            raw = [at(part) for at, part in zip(coordinates, u.split(sizes), strict=True)]
+            self.set([value.detach() for value in raw])
+            try:
+                value = objective()
+            except NumericalError:
+                value = torch.tensor(math.nan)
+            if not value.isfinite():
+                return NOWHERE, np.zeros_like(moved)
+            grads = torch.autograd.grad(-value, self.parameters)
+            grads = [grad.to(part) for grad, part in zip(grads, raw, strict=True)]
+            (grad,) = torch.autograd.grad(raw, [u], grads)
+            away = pull * several * u.detach()
+            found = -value.item() + 0.5 * float(away @ u.detach())
+            if found < best[0]:
+                best = found, self.values()
+            return found, (grad + away).numpy()
+
+        widest = math.log(MOST_CHANGE)
+        with suppress(_EndedError):
+            minimize(
+                loss, np.zeros(sum(sizes)), jac=True, method="L-BFGS-B",
+                bounds=[(-widest, widest)] * sum(sizes),
+                options={"ftol": LEAST_STEP, "maxcor": 20, "maxiter": evaluations},
+            )  # fmt: skip
+        self.set(best[1])
+        return count
+
+    def _coordinates(self, parameter: Tensor) -> Callable[[Tensor], Tensor]:
+        """The parameter as a function of how far it has moved, by its logarithm if positive."""
+        raw = parameter.detach().cpu().double()
+        constraint = self._constraints.get(id(parameter))
+        if not isinstance(constraint, GreaterThan):
+            return lambda moved: raw + moved.expand(raw.numel()).reshape(raw.shape)
+        constraint = deepcopy(constraint).cpu().double()
+        lowest = constraint.lower_bound
+        above = (constraint.transform(raw) - lowest).clamp_min(SMALLEST)
+
+        def at(moved: Tensor) -> Tensor:
+            factor = moved.exp().expand(raw.numel()).reshape(raw.shape)
+            return constraint.inverse_transform(lowest + above * factor)
+
+        return at

@@ -1,19 +1,25 @@
 """Hyperparameters that predict, for Gaussian noise.
 
-The bound of a few hundred points asks for noise where it has no points. In its place come
+The bound of a few hundred points asks for noise where it has no points. In its place comes, for a
+table of a few thousand rows, the exact evidence of all rows: at first with the lengthscales of a
+kernel tied to each other, then with each free, but pulled to where it was tied. A larger table has
 
-- the exact evidence of blocks of rows: random ones, which see what is long, and patches of
-  neighbouring ones, which see what is short;
+- likewise the evidence of some of its rows, and, because there are several optima, from the start
+  that of random blocks of rows;
+- from the better of these the evidence of patches of neighbouring rows, which see what is short;
 - from the better of these the leave-one-out density log p(y_i | the rows near x_i without i), which
   minibatches estimate without bias whatever the number of rows.
 
-Of all values found those are taken that predict left-out rows best.
+Of all values found those are taken that predict left-out rows best, by the mean of two figures in
+nats a row: their log density, and that of a normal distribution with the same variance for all. The
+former alone takes values by which most rows are predicted to the last digit and a few not at all.
 """
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -24,29 +30,109 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods.targets import latents_first
 from orthogp.posterior.induced import dot, factor_with_noise
 from orthogp.posterior.neighbors import Neighbors
+from orthogp.posterior.optimum import leave_one_out as exact_leave_one_out
 from orthogp.training.batches import Rows
+from orthogp.training.evidence import log_evidence
 from orthogp.training.hyperparameters import Hyperparameters
-from orthogp.training.start import log_evidence
 
+# Up to so many rows the evidence is that of all rows. It takes their cube: where there are many,
+# that of some of them leads most of the way.
+MOST_EXACT = {"cpu": 2000, "cuda": 6000}
+TIED_ROWS, FIRST_ROWS = {"cpu": 400, "cuda": 2000}, {"cpu": 1000, "cuda": 3000}
+EVALUATIONS, LAST_EVALUATIONS = 80, 25
+# By how much the logarithms of lengthscales are expected to differ: their standard deviation.
+SPREAD = 1.5
 # Rows of a block, whose evidence takes their cube; rows near each row that is left out; rows that a
-# step leaves out, from a pool whose neighbours are found anew every so many steps.
+# step leaves out, from a pool. Neighbours are found anew every so many steps, as lengthscales move.
 BLOCK_ROWS = {"cpu": 512, "cuda": 2048}
-NEAR, BATCH, POOL, REFRESH = 32, {"cpu": 256, "cuda": 2048}, 8, 25
+NEAR, BATCH, POOL, REFRESH = 32, {"cpu": 256, "cuda": 2048}, 8, 20
 EVIDENCE_STEPS, PATCH_STEPS, LEAVE_ONE_OUT_STEPS = 100, 60, 100
 EVIDENCE_RATE, LEAVE_ONE_OUT_RATE = 0.15, 0.05
 # An objective is climbed again from where it led as long as that gains so much, in nats a row.
 ROUNDS, LEAST_GAIN = 4, 0.01
 # Rows by which the values found are compared.
-JUDGED = 1000
+JUDGED = {"cpu": 2000, "cuda": 8000}
+
+# Keeps the logarithm finite where nothing is left to err about.
+SMALLEST_VARIANCE = 1e-12
 
 
 @dataclass(frozen=True)
 class Learned:
-    """The leave-one-out density of each set of values tried, in nats a row, by its name."""
+    """The score of each set of values tried, in nats a row, by its name."""
 
-    densities: dict[str, float]
+    scores: dict[str, float]
     chosen: str
     steps: int
+
+
+@runtime_checkable
+class SearchCheckpoint(Protocol):
+    """Where a search keeps what it needs to go on: tensors by name, and what JSON can hold."""
+
+    def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None: ...
+
+    def save(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Judgement:
+    """The log density of left-out rows, and by what values are compared, in nats a row."""
+
+    density: float
+    score: float
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """An objective, and from which of the values tried it is climbed; None is the best.
+
+    `climb` takes the most steps and the deadline, and returns the steps taken, or None where they
+    led nowhere.
+    """
+
+    name: str
+    source: str | None
+    climb: Callable[[int, float], int | None]
+    steps: int
+    rounds: int = ROUNDS
+
+
+@dataclass
+class _Progress:
+    """What has been tried, and which round of which stage comes next."""
+
+    tried: dict[str, tuple[float, list[Tensor]]]
+    stage: int = 0
+    round: int = 0
+    steps: int = 0
+
+    def best(self) -> str:
+        return max(self.tried, key=lambda name: self.tried[name][0])
+
+    def add(self, name: str, score: float, values: list[Tensor]) -> None:
+        if name not in self.tried or score > self.tried[name][0]:
+            self.tried[name] = score, values
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        tensors = {
+            f"tried.{i}.{j}": value
+            for i, (_, values) in enumerate(self.tried.values())
+            for j, value in enumerate(values)
+        }
+        # As text, since JSON has no infinity.
+        scores = [[name, repr(score)] for name, (score, _) in self.tried.items()]
+        position = {"stage": self.stage, "round": self.round, "steps": self.steps}
+        return tensors, {"scores": scores, **position}
+
+    @staticmethod
+    def of(tensors: Mapping[str, Tensor], meta: Mapping[str, Any], count: int) -> "_Progress":
+        """From its state, where each set of values has `count` tensors."""
+        tried = {
+            name: (float(score), [tensors[f"tried.{i}.{j}"] for j in range(count)])
+            for i, (name, score) in enumerate(meta["scores"])
+        }
+        return _Progress(tried, meta["stage"], meta["round"], meta["steps"])
 
 
 def learn_to_predict(
@@ -56,42 +142,53 @@ def learn_to_predict(
     deadline: float = math.inf,
     max_steps: int | None = None,
     report: Callable[[int, float], None] = lambda step, density: None,
+    candidates: Mapping[str, Sequence[Tensor]] | None = None,
+    checkpoint: SearchCheckpoint | None = None,
 ) -> Learned:
     """Moves the hyperparameters by at most `max_steps` steps.
 
-    `report` is told of the steps so far and of the density that they have reached.
+    `report` is told of the steps so far and of the density that they have reached. `candidates`
+    are values of the hyperparameters found elsewhere, judged beside those found here. A search
+    with a `checkpoint` saves after every round, and goes on from what is saved to the same end.
     """
     search = _Search(hyperparameters, rows, generator)
-    tried = {"start": (search.density(), hyperparameters.values())}
-    steps = 0
-
-    def best() -> str:
-        return max(tried, key=lambda name: tried[name][0])
-
-    stages = (
-        ("evidence", "start", search.evidence_of_random_rows, EVIDENCE_STEPS, EVIDENCE_RATE),
-        ("patches", "evidence", search.evidence_of_patches, PATCH_STEPS, EVIDENCE_RATE),
-        ("leave_one_out", None, search.leave_one_out, LEAVE_ONE_OUT_STEPS, LEAVE_ONE_OUT_RATE),
-    )
-    for name, source, objective, count, rate in stages:
-        before, values = tried[best() if source is None or source not in tried else source]
-        for _ in range(ROUNDS):
+    stages = search.stages()
+    saved = None if checkpoint is None else checkpoint.load()
+    if saved is None:
+        progress = _Progress({"start": (search.judge().score, hyperparameters.values())})
+        for name, values in (candidates or {}).items():
             hyperparameters.set(values)
-            count = count if max_steps is None else min(count, max_steps - steps)
-            ended = count == 0 or time.monotonic() >= deadline
-            if ended or not hyperparameters.climb(objective, count, rate, deadline):
-                break
-            steps += count
-            density, values = search.density(), hyperparameters.values()
-            report(steps, density)
-            if name not in tried or density > tried[name][0]:
-                tried[name] = density, values
-            if not density > before + LEAST_GAIN:
-                break
-            before = density
-    chosen = best()
-    hyperparameters.set(tried[chosen][1])
-    return Learned({name: density for name, (density, _) in tried.items()}, chosen, steps)
+            progress.add(name, search.judge().score, hyperparameters.values())
+    else:
+        search.restore(saved[0])
+        progress = _Progress.of(*saved, len(hyperparameters.parameters))
+    while progress.stage < len(stages):
+        stage, tried = stages[progress.stage], progress.tried
+        source = stage.name if progress.round else stage.source
+        before, values = tried[source if source in tried else progress.best()]
+        left = math.inf if max_steps is None else max_steps - progress.steps
+        if left <= 0 or time.monotonic() >= deadline:
+            break
+        hyperparameters.set(values)
+        taken = stage.climb(int(min(stage.steps, left)), deadline)
+        gained = False
+        if taken is not None:
+            progress.steps += taken
+            found = search.judge()
+            report(progress.steps, found.density)
+            progress.add(stage.name, found.score, hyperparameters.values())
+            gained = found.score > before + LEAST_GAIN
+        again = gained and progress.round + 1 < stage.rounds
+        progress.stage, progress.round = (
+            (progress.stage, progress.round + 1) if again else (progress.stage + 1, 0)
+        )
+        if checkpoint is not None:
+            tensors, meta = progress.state()
+            checkpoint.save({**tensors, **search.state()}, meta)
+    chosen = progress.best()
+    hyperparameters.set(progress.tried[chosen][1])
+    scores = {name: score for name, (score, _) in progress.tried.items()}
+    return Learned(scores, chosen, progress.steps)
 
 
 class _Search:
@@ -106,90 +203,169 @@ class _Search:
         self.device = hyperparameters.noise.device
         self.x, self.y = rows.x.to(self.device), latents_first(rows.y.to(self.device)).double()
         self.weight = None if rows.weight is None else rows.weight.to(self.device).double()
-        self.judged = self._sample(JUDGED)
-        self._neighbors, self._pool, self._near = None, self.judged, self.judged
+        self.exact = len(self.x) <= self._on_device(MOST_EXACT)
+        self.judged = self._sample(self._on_device(JUDGED))
+
+    def state(self) -> dict[str, Tensor]:
+        """What the next round depends on beside the hyperparameters."""
+        return {"judged": self.judged, "generator": self.generator.get_state()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        self.judged = state["judged"].to(self.device)
+        self.generator.set_state(state["generator"].cpu())
+
+    def stages(self) -> list[_Stage]:
+        """In their order; a large table has two ways to its patches, of which the better counts."""
+        count, first = len(self.x), self._on_device(FIRST_ROWS)
+        tied = self._by_newton("tied", "start", self._on_device(TIED_ROWS), EVALUATIONS)
+        some = self._by_newton("some_rows", "tied", first, EVALUATIONS)
+        if self.exact and count <= 1.5 * first:
+            return [tied, self._by_newton("evidence", "tied", count, EVALUATIONS)]
+        if self.exact:
+            return [tied, some, self._by_newton("evidence", "some_rows", count, LAST_EVALUATIONS)]
+        return [
+            tied,
+            some,
+            self._by_adam("evidence", "start", self.evidence_of_random_rows, EVIDENCE_STEPS),
+            self._by_adam("patches", None, self.evidence_of_patches, PATCH_STEPS),
+            self._by_adam("leave_one_out", None, self.leave_one_out, LEAVE_ONE_OUT_STEPS),
+        ]
+
+    def _by_adam(
+        self, name: str, source: str | None, objective: Callable[[int], Tensor], steps: int
+    ) -> _Stage:
+        rate = LEAVE_ONE_OUT_RATE if name == "leave_one_out" else EVIDENCE_RATE
+
+        def climb(most: int, deadline: float) -> int | None:
+            return most if self.hyperparameters.climb(objective, most, rate, deadline) else None
+
+        return _Stage(name, source, climb, steps)
+
+    def _by_newton(self, name: str, source: str, count: int, steps: int) -> _Stage:
+        """The evidence of `count` fixed rows."""
+
+        def climb(most: int, deadline: float) -> int:
+            rows = self._sample(count).sort().values
+            pull = 1.0 / (SPREAD**2 * len(rows))
+            return self.hyperparameters.ascend(
+                lambda: self._evidence(rows), most, deadline, tied=name == "tied", pull=pull
+            )
+
+        return _Stage(name, source, climb, steps, rounds=1)
 
     def evidence_of_random_rows(self, step: int) -> Tensor:
-        return self._evidence(self._sample(self._block_rows()))
+        return self._evidence(self._sample(self._on_device(BLOCK_ROWS)))
 
     def evidence_of_patches(self, step: int) -> Tensor:
         """Every other block is random: patches alone forget what is long."""
         if step % 2:
             return self.evidence_of_random_rows(step)
-        if step % REFRESH == 0 or self._neighbors is None:
+        if step % REFRESH == 0:
             self._neighbors = self._tree()
-        centre = self._scaled(self.x[self._sample(1)])
-        return self._evidence(self._neighbors.nearest(centre, self._block_rows())[0])
+        centre = self._neighbors.points[self._sample(1)]
+        return self._evidence(self._neighbors.nearest(centre, self._on_device(BLOCK_ROWS))[0])
 
     def leave_one_out(self, step: int) -> Tensor:
-        batch = BATCH.get(self.device.type, BATCH["cpu"])
+        batch = self._on_device(BATCH)
         if step % REFRESH == 0:
             self._pool = self._sample(POOL * batch)
-            self._near = self._tree().nearest(self._scaled(self.x[self._pool]), NEAR, self._pool)
+            self._near = self._nearest(self._pool)
         chosen = torch.randint(len(self._pool), (batch,), generator=self.generator)
         chosen = chosen.to(self.device)
-        density = self._left_out(self._pool[chosen], self._near[chosen])
-        return density.mean() + self.hyperparameters.log_prior() / len(self.x)
+        rows = self._pool[chosen]
+        mean, variance = self._moments(rows, self._near[chosen])
+        density = log_normal(self.y[:, rows] - mean, variance).sum(0)
+        if self.weight is not None:
+            density = density * self.weight[rows]
+        return density.mean() + self._log_prior()
 
     @torch.no_grad()
-    def density(self) -> float:
-        """That of the judged rows; -inf for values that lead nowhere."""
+    def judge(self) -> _Judgement:
+        """By left-out rows, and the priors' share; -inf for values that lead nowhere."""
         try:
-            near = self._tree().nearest(self._scaled(self.x[self.judged]), NEAR, self.judged)
-            value = self._left_out(self.judged, near).mean().item()
+            if self.exact:
+                rows, (mean, variance) = slice(None), self._exactly_left_out()
+            else:
+                rows, near = self.judged, self._nearest(self.judged)
+                mean, variance = self._moments(rows, near)
+            weight = torch.ones_like(self.y[0]) if self.weight is None else self.weight
+            error, weight = self.y[:, rows] - mean, weight[rows]
+            alike = (weight * error.square()).sum(1, keepdim=True) / weight.sum()
+            density, of_alike = (
+                (weight * log_normal(error, v.clamp_min(SMALLEST_VARIANCE)).sum(0)).mean().item()
+                for v in (variance, alike)
+            )
+            score = 0.5 * (density + of_alike) + self._log_prior().item()
         except NumericalError:
-            return -math.inf
-        return value if math.isfinite(value) else -math.inf
+            return _Judgement(-math.inf, -math.inf)
+        return _Judgement(density, score if math.isfinite(score) else -math.inf)
 
-    def _left_out(self, rows: Int[Tensor, " m"], near: Int[Tensor, "m k"]) -> Float[Tensor, " m"]:
+    def _exactly_left_out(self) -> tuple[Float[Tensor, "c n"], Float[Tensor, "s n"]]:
+        """Of every row given those at other inputs: from its copies any values would predict it.
+
+        Rows at one input count as their mean, whose noise is less by their number.
+        """
+        noise = self.hyperparameters.noise.unsqueeze(-1)
+        x, place = self.x.unique(dim=0, return_inverse=True)
+        weight = torch.ones_like(self.y[0]) if self.weight is None else self.weight
+        total = weight.new_zeros(len(x)).index_add_(0, place, weight)
+        y = self.y.new_zeros(len(self.y), len(x)).index_add_(1, place, weight * self.y) / total
+        mean, variance = exact_leave_one_out(self.covariance, x, y, noise / total)
+        return mean[:, place], variance[:, place] + noise
+
+    def _moments(
+        self, rows: Int[Tensor, " m"], near: Int[Tensor, "m k"]
+    ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "s m"]]:
+        """Mean and variance of rows given those near each."""
         noise = self.hyperparameters.noise.unsqueeze(-1)
         noise_near = noise.unsqueeze(-1).expand(-1, *near.shape)
         if self.weight is not None:
             noise_near = noise_near / self.weight[near]
-        density = leave_one_out_density(
-            self.covariance, self.x[rows].double(), self.y[:, rows], noise, self.x[near].double(),
-            self.y[:, near], noise_near,
-        ).sum(0)  # fmt: skip
-        return density if self.weight is None else density * self.weight[rows]
+        x, x_near = self.x[rows].double(), self.x[near].double()
+        return left_out_moments(self.covariance, x, noise, x_near, self.y[:, near], noise_near)
 
     def _evidence(self, rows: Int[Tensor, " m"]) -> Tensor:
         weight = None if self.weight is None else self.weight[rows]
-        # One noise for all outputs, so that one factorisation serves them.
         value = log_evidence(
-            self.covariance,
-            self.hyperparameters.noise.mean(),
-            self.x[rows].double(),
-            self.y[:, rows],
+            self.covariance, self.hyperparameters.noise, self.x[rows].double(), self.y[:, rows],
             weight,
-        )
-        return value / len(rows) + self.hyperparameters.log_prior() / len(self.x)
+        )  # fmt: skip
+        return value / len(rows) + self._log_prior()
 
-    def _block_rows(self) -> int:
-        return min(len(self.x), BLOCK_ROWS.get(self.device.type, BLOCK_ROWS["cpu"]))
+    def _log_prior(self) -> Tensor:
+        """A row's share of it."""
+        return self.hyperparameters.log_prior() / len(self.x)
+
+    def _on_device(self, sizes: Mapping[str, int]) -> int:
+        return sizes.get(self.device.type, sizes["cpu"])
 
     def _sample(self, count: int) -> Int[Tensor, " m"]:
         """Distinct rows; drawn on the host, so that every device draws the same."""
         order = torch.randperm(len(self.x), generator=self.generator)
         return order[:count].to(self.device)
 
+    def _nearest(self, rows: Int[Tensor, " m"]) -> Int[Tensor, "m k"]:
+        tree = self._tree()
+        return tree.nearest(tree.points[rows], NEAR, rows)
+
     @torch.no_grad()
-    def _scaled(self, x: Float[Tensor, "m d"]) -> Float[Tensor, "m d"]:
-        return x.double() * self.covariance.relevance(x).sqrt()
-
     def _tree(self) -> Neighbors:
-        return Neighbors(self._scaled(self.x))
+        return Neighbors(self.x.double() * self.covariance.relevance(self.x).sqrt())
 
 
-def leave_one_out_density(
+def log_normal(error: Tensor, variance: Tensor) -> Tensor:
+    return -0.5 * (error.square() / variance + variance.log() + math.log(2.0 * math.pi))
+
+
+def left_out_moments(
     covariance: Covariance,
     x: Float[Tensor, "m d"],
-    y: Float[Tensor, "c m"],
     noise: Float[Tensor, "s 1"],
     x_near: Float[Tensor, "m k d"],
     y_near: Float[Tensor, "c m k"],
     noise_near: Float[Tensor, "s m k"],
-) -> Float[Tensor, "c m"]:
-    """log p(y | y_N) of every row given those near it, differentiable in the hyperparameters.
+) -> tuple[Float[Tensor, "c m"], Float[Tensor, "s m"]]:
+    """Mean and variance of y given y_N at every row, differentiable in the hyperparameters.
 
     With A = K_NN + D, c = A⁻¹ k and e = A⁻¹ y_N as constants, m = kᵀe + cᵀy_N − cᵀA e and
     s = k_xx − 2 cᵀk + cᵀA c have the values and the gradients of kᵀA⁻¹y_N and k_xx − kᵀA⁻¹k: no
@@ -206,4 +382,4 @@ def leave_one_out_density(
     Ac = (K @ c.unsqueeze(-1)).squeeze(-1) + noise_near * c
     mean = dot(k, e) + dot(c, y_near) - dot(Ac, e)
     variance = prior - 2.0 * dot(c, k) + dot(Ac, c) + noise
-    return -0.5 * ((y - mean).square() / variance + variance.log() + math.log(2.0 * math.pi))
+    return mean, variance
