@@ -33,7 +33,7 @@ from orthogp.model import VariationalGP, build_basis
 from orthogp.posterior import NearPredictor, NearRows, Predictor
 from orthogp.posterior.neighbors import canonical_order
 from orthogp.posterior.points import choose_beta
-from orthogp.training import Report, Rows
+from orthogp.training import ProgressBar, Report, Rows
 from orthogp.training.every_row import (
     Conditioned,
     LeftOut,
@@ -41,10 +41,9 @@ from orthogp.training.every_row import (
     condition_on_rows,
 )
 from orthogp.training.hyperparameters import Hyperparameters
-from orthogp.training.predictive import learn_to_predict
+from orthogp.training.predictive import MOST_EXACT, TYPICAL_STEPS, learn_to_predict
+from orthogp.training.search_run import SearchRun, search_checkpoints
 
-# Up to so many rows all of them are β.
-MOST_EXACT = {"cpu": 2000, "cuda": 6000}
 # Numbers of near rows to choose from; the larger one takes four times as long to predict.
 NEIGHBORS = (64, 128)
 # Numbers in W, which holds w of every row: larger tables have fewer β and rely on near rows.
@@ -156,17 +155,15 @@ def fit_near(
     if settings["likelihood"] is None:
         _allow_little_noise(likelihood)
     found = Hyperparameters(Covariance(kernel), likelihood)
-    history: list[Report] = []
-
-    def report(step: int, density: float) -> None:
-        seconds = time.monotonic() - started
-        history.append(Report(step, seconds, math.nan, density, math.nan, math.nan))
-
+    most = None if settings["max_steps"] is None else config.max_steps
+    run = _search_run(settings, found, rows, most, generator)
     steps = 0
     if settings["train_hyperparameters"] and found.parameters:
         limit = started + LEARNING_SHARE * (deadline - started)
-        most = None if settings["max_steps"] is None else config.max_steps
-        steps = learn_to_predict(found, rows, generator, limit, most, report).steps
+        with run.told():
+            steps = learn_to_predict(
+                found, rows, generator, limit, most, run.report, checkpoint=run
+            ).steps
     exact = len(rows) <= MOST_EXACT.get(device.type, MOST_EXACT["cpu"])
     exact = exact and settings["inducing_points"] is None
     beta = given_points(settings, "inducing_points", data.units.inputs)
@@ -179,7 +176,22 @@ def fit_near(
         conditioned = condition_exactly(model, rows)
     else:
         conditioned = _conditioned(model, rows, near, calibrate, deadline, generator)
-    return _ended(conditioned, calibrate, tuple(history), steps)
+    return _ended(conditioned, calibrate, tuple(run.history), steps)
+
+
+def _search_run(
+    settings: Mapping[str, Any],
+    found: Hyperparameters,
+    rows: Rows,
+    max_steps: int | None,
+    generator: torch.Generator,
+) -> SearchRun:
+    callbacks = list(settings["callbacks"])
+    if settings["verbose"]:
+        callbacks.append(ProgressBar(max_steps or TYPICAL_STEPS, settings["max_time"]))
+    seed = generator.initial_seed()
+    checkpoints = search_checkpoints(settings["checkpoint_dir"], found, rows, max_steps, seed)
+    return SearchRun(callbacks, checkpoints)
 
 
 def add_near_rows(

@@ -48,6 +48,8 @@ BLOCK_ROWS = {"cpu": 512, "cuda": 2048}
 NEAR, BATCH, POOL, REFRESH = 32, {"cpu": 256, "cuda": 2048}, 8, 20
 EVIDENCE_STEPS, PATCH_STEPS, LEAVE_ONE_OUT_STEPS = 100, 60, 100
 EVIDENCE_RATE, LEAVE_ONE_OUT_RATE = 0.15, 0.05
+# What a search of a large table takes if no stage is repeated.
+TYPICAL_STEPS = 2 * EVALUATIONS + EVIDENCE_STEPS + PATCH_STEPS + LEAVE_ONE_OUT_STEPS
 # An objective is climbed again from where it led as long as that gains so much, in nats a row.
 ROUNDS, LEAST_GAIN = 4, 0.01
 # Rows by which the values found are compared.
@@ -149,7 +151,8 @@ def learn_to_predict(
 
     `report` is told of the steps so far and of the density that they have reached. `candidates`
     are values of the hyperparameters found elsewhere, judged beside those found here. A search
-    with a `checkpoint` saves after every round, and goes on from what is saved to the same end.
+    with a `checkpoint` saves after every round, and goes on from what is saved to the same end. An
+    interrupt ends it where it was before the round.
     """
     search = _Search(hyperparameters, rows, generator)
     stages = search.stages()
@@ -170,7 +173,10 @@ def learn_to_predict(
         if left <= 0 or time.monotonic() >= deadline:
             break
         hyperparameters.set(values)
-        taken = stage.climb(int(min(stage.steps, left)), deadline)
+        try:
+            taken = stage.climb(int(min(stage.steps, left)), deadline)
+        except KeyboardInterrupt:
+            break
         gained = False
         if taken is not None:
             progress.steps += taken
