@@ -25,7 +25,7 @@ def measure(data, num_inducing: int, num_residual: int, steps: int, device: str 
     """Fits one pair of sizes; accuracy on the test rows in units of the standardised target."""
     x, y, x_test, y_test = data
     gp = OrthogonalGPRegressor(
-        num_inducing, num_residual, max_steps=steps, device=device, random_state=0
+        num_inducing, num_residual, n_neighbors=0, max_steps=steps, device=device, random_state=0
     ).fit(x, y)
     # The first report has the start-up in it: compilation, a captured graph.
     first, last = gp.history_[0], gp.history_[-1]

@@ -58,7 +58,9 @@ def main() -> None:
             X, y = file["X"], file["y"]
         order = np.random.default_rng(0).permutation(len(X))[: TRAIN + TEST]
         train, test = order[:TRAIN], order[TRAIN:]
-        gp = OrthogonalGPRegressor(max_steps=options.steps, random_state=0).fit(X[train], y[train])
+        gp = OrthogonalGPRegressor(n_neighbors=0, max_steps=options.steps, random_state=0).fit(
+            X[train], y[train]
+        )
         x = gp._fitted.units.inputs.standardise(X[test])
         print(f"{name} | {report(gp._fitted.predictor, x)}", flush=True)
 

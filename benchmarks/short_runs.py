@@ -40,6 +40,7 @@ def measure(directory: Path, name: str, rows: int, subset: int, run: str) -> tup
         test = test[np.isin(y[test], y[train])]
     steps, beta2, *rate = run.removesuffix(":told").split(":")
     given = {"max_steps": int(steps), "adam_beta2": float(beta2), "random_state": 0}
+    given["n_neighbors"] = 0
     given |= {"learning_rate": float(rate[0])} if rate else {}
     given |= {"noise_variance": NOISE_VARIANCE * y[train].var()} if run.endswith("told") else {}
     gp = OrthogonalGPRegressor(**given) if regression else OrthogonalGPClassifier(**given)

@@ -67,7 +67,7 @@ def fit(kind: str, folder: Path, steps: int, device: str | None) -> dict:
 
     watch = Watch()
     watch.start()
-    gp = OrthogonalGPRegressor(max_steps=steps, device=device, random_state=0)
+    gp = OrthogonalGPRegressor(n_neighbors=0, max_steps=steps, device=device, random_state=0)
     start = time.monotonic()
     if kind == "stream":
         gp.fit(folder, "y")

@@ -22,6 +22,7 @@ from orthogp.storage import load_model, save_model
 from orthogp.training import Rows, TrainingConfig, fit
 
 SMALL: dict[str, Any] = {
+    "n_neighbors": 0,
     "n_inducing": 6, "n_residual": 6, "max_steps": 4, "random_state": 0, "device": "cpu",
 }  # fmt: skip
 RNG = np.random.default_rng(0)

@@ -82,7 +82,7 @@ def saved(folder: Path) -> dict[str, bytes]:
 def prepare_table(folder: Path) -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(ROWS, 2))
-    gp = OrthogonalGPRegressor(40, 60, max_steps=20, random_state=0, device="cpu")
+    gp = OrthogonalGPRegressor(40, 60, n_neighbors=0, max_steps=20, random_state=0, device="cpu")
     gp.fit(x, np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=ROWS))
     plan = Plan(tuple(NumberColumn(name, 0.0, False) for name in "ab"), (), "refuse")
     TableModel(gp, Encoder(plan), "y", None).save(folder / "model.orthogp")

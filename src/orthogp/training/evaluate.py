@@ -35,7 +35,9 @@ def prediction_rows(basis: Basis) -> int:
 
 def _rows(basis: Basis, elements: dict[str, int], latents: int) -> int:
     budget = elements.get(basis.beta.device.type, elements["cpu"])
-    return max(64, budget // (latents * basis.beta.shape[0]))
+    # Every chunk costs the cube of |β| besides.
+    size = basis.beta.shape[0]
+    return max(64, size, budget // (latents * size))
 
 
 @torch.no_grad()

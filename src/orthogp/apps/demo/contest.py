@@ -94,8 +94,8 @@ def classification_method(size: DemoSize) -> Method:
 
 def fit_regression(method: Method, data: DemoData, size: DemoSize, verbose: bool) -> DemoResult:
     gp = OrthogonalGPRegressor(
-        max_steps=size.steps, batch_size=min(size.batch_size, size.rows), random_state=SEED,
-        verbose=verbose, **method.options,
+        n_neighbors=0, max_steps=size.steps, batch_size=min(size.batch_size, size.rows),
+        random_state=SEED, verbose=verbose, **method.options,
     )  # fmt: skip
     seconds = _timed_fit(gp, data)
     low, high = gp.predict_interval(data.X_test, coverage=0.9)
