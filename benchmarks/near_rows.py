@@ -5,8 +5,9 @@
 
 `OrthogonalGPRegressor(random_state=0)` on nine rows in ten of every regression set, target and
 inputs standardised on them. Of the kinds "near" has no mean of all rows, "all" has it always, and
-"points" is the estimator without near rows; the default chooses. Prints a row of a table as each fit ends: RMSE, mean log density and
-coverage of 90 % intervals on the other rows, seconds of the fit, rows predicted a second.
+"points" is the estimator without near rows; the default chooses. Prints a row of a table as each
+fit ends: RMSE, mean log density and coverage of 90 % intervals on the other rows, seconds of the
+fit, rows predicted a second.
 """
 
 import argparse

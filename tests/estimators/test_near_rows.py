@@ -44,6 +44,7 @@ def regressor(**settings) -> OrthogonalGPRegressor:
 
 X, Y = table()
 NEW = table(600)[0][ROWS:]
+RNG_NOISE = np.random.default_rng(2).normal(size=ROWS)
 
 
 def test_a_rough_function_is_better_predicted_than_by_the_points_alone():
@@ -93,7 +94,7 @@ def test_all_rows_are_in_the_mean():
     # What is left for near rows is little: the mean of the basis alone is nearly that of all.
     alone, _ = gp.model_.without_near_rows().predict(gp._fitted.standardised(NEW))
     whole, _ = gp.model_.predict(gp._fitted.standardised(NEW))
-    torch.testing.assert_close(alone, whole, rtol=0, atol=0.02)
+    torch.testing.assert_close(alone, whole, rtol=0, atol=0.05)
 
 
 @pytest.mark.parametrize("settings", [{}, {"n_residual": "all"}], ids=["near", "all"])
@@ -166,6 +167,8 @@ def test_noise_may_be_less_than_gpytorch_allows(monkeypatch):
         ({"basis": "decoupled", "optimizer": "adam"}, "basis"),
         ({"n_residual": "all", "n_neighbors": 0}, "n_residual"),
         ({"n_residual": "most"}, "n_residual"),
+        ({"objective": "evidence"}, "objective"),
+        ({"objective": "leave_one_out", "n_neighbors": 0}, "objective"),
     ],
 )
 def test_what_is_refused(settings, message):
@@ -220,3 +223,62 @@ def test_so_it_does_for_the_exact_process(exact):
     gp.partial_fit(X[150:200], Y[150:200], sample_weight=np.full(50, 2.0))
     assert gp.model_.near.count == 20
     assert np.sqrt(np.mean((gp.predict(X[200:]) - Y[200:]) ** 2)) < few
+
+
+def test_there_may_be_fewer_rows_than_neighbours(exact):
+    gp = regressor(n_neighbors=64).fit(X[:10], Y[:10])
+    gp.partial_fit(X[10:20], Y[10:20])
+    assert np.isfinite(gp.predict(NEW, return_std=True)).all()
+
+
+@pytest.mark.parametrize("objective", ["auto", "leave_one_out", "bound"])
+def test_objectives(objective):
+    gp = regressor(objective=objective, max_steps=60).fit(X, Y)
+    assert gp.model_.near is not None
+    bounds = [row["bound"] for row in gp.history_]
+    assert np.isfinite(bounds).all() == (objective == "bound")
+    assert np.sqrt(np.mean((gp.predict(X) - Y) ** 2)) < 0.5 * Y.std()
+
+
+def test_the_number_of_near_rows_and_the_mean_are_chosen(monkeypatch):
+    """By left-out rows: more of either only where that predicts better."""
+    monkeypatch.setattr(near_rows, "NEIGHBORS", (2, 40))
+    smooth = np.sin(0.5 * X[:, 0])
+    gp = regressor(n_neighbors="auto", n_inducing=40).fit(X, smooth + 0.3 * Y.std() * RNG_NOISE)
+    rough = regressor(n_neighbors="auto", n_inducing=4).fit(X, Y)
+    assert gp.model_.near.count == 2
+    assert rough.model_.near.count == 40 or rough.model_.near.on_mean
+
+
+def test_a_killed_search_goes_on_to_the_same_end(tmp_path):
+    whole = regressor(checkpoint_dir=tmp_path / "whole").fit(X, Y)
+
+    def killed(event):
+        if event.kind == "report" and event.step > 20:
+            raise RuntimeError("killed")
+
+    folder, events = tmp_path / "killed", []
+    with pytest.raises(RuntimeError, match="killed"):
+        regressor(checkpoint_dir=folder, callbacks=[killed]).fit(X, Y)
+    gp = regressor(checkpoint_dir=folder, callbacks=[events.append]).fit(X, Y)
+    np.testing.assert_array_equal(gp.predict(NEW), whole.predict(NEW))
+    assert events[0].kind == "start"
+    assert events[-1].kind == "end"
+    steps = [[row["step"] for row in fit.history_] for fit in (gp, whole)]
+    assert steps[0] == steps[1]
+
+
+def test_an_interrupt_leaves_what_was_found():
+    def interrupted(event):
+        if event.kind == "report":
+            raise KeyboardInterrupt
+
+    whole = regressor().fit(X, Y)
+    gp = regressor(callbacks=[interrupted]).fit(X, Y)
+    assert gp.n_iter_ < whole.n_iter_
+    assert np.isfinite(gp.predict(NEW)).all()
+
+
+def test_settings_of_steps_are_said_to_have_no_effect():
+    with pytest.warns(UserWarning, match="learning_rate, early_stopping have no effect"):
+        regressor(learning_rate=0.1, early_stopping=True).fit(X, Y)

@@ -35,4 +35,5 @@ def test_weights_are_repeats_where_points_do_not_depend_on_them(kind):
     A large jitter and few short steps keep rounding, which both amplify, below the check's 1e-7.
     """
     options = {"max_steps": 5, "learning_rate": 0.01, "dtype": "float64", "jitter": 1e-3}
+    options |= {"n_neighbors": 0}
     check_sample_weight_equivalence_on_dense_data(kind.__name__, kind(n_inducing=100, **options))

@@ -1,7 +1,6 @@
 """All rows in the mean: the exact one, and near rows on top of one that is not there yet."""
 
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ import torch
 
 from orthogp.kernel.covariance import Covariance
 from orthogp.linalg import factorise_robustly
-from orthogp.posterior.all_rows import left_out_of_all_rows, solve_all_rows
+from orthogp.posterior.all_rows import solve_all_rows
 from orthogp.posterior.induced import Features, Observations
 from orthogp.posterior.near_rows import near_predictor
 from orthogp.posterior.optimum import decoupled_optimum
@@ -115,25 +114,3 @@ def test_a_start_is_gone_on_from(covariance):
     again = solve_all_rows(covariance, features, rows, tolerance=1e-6, start=whole.weights)
     assert again.products == 1
     assert torch.equal(again.weights, whole.weights)
-
-
-@pytest.mark.parametrize("products", [0, 3, 50])
-def test_a_row_left_out_is_predicted_as_if_it_were_not_there(covariance, products):
-    """With every other row near, whatever the solution: by leaving each row out in turn."""
-    rows = rows_of(2)
-    features = features_of(covariance, rows)
-    found = solve_all_rows(covariance, features, rows, tolerance=1e-9, max_products=products)
-    near = near_predictor(covariance, replace(rows, y=found.residual), N, features)
-    mean, variance = left_out_of_all_rows(rows, found.weights, near, torch.arange(N))
-    for i in range(0, N, 7):
-        others = torch.arange(N) != i
-        part = Observations(rows.x[others], rows.y[:, others], rows.noise[:, others])
-        weights = exact_weights(covariance, part)
-        with torch.no_grad():
-            k = covariance.block(part.x, rows.x[i : i + 1])[:, 0].numpy()
-            K = covariance.block(part.x, part.x).numpy()
-            prior = covariance.diagonal(rows.x[i : i + 1]).item()
-        for c in range(2):
-            spread = prior - k @ np.linalg.solve(K + np.diag(part.noise[c].numpy()), k)
-            assert mean[c, i].item() == pytest.approx(weights[c] @ k, abs=1e-6)
-            assert variance[c, i].item() == pytest.approx(spread, abs=1e-6)

@@ -7,32 +7,34 @@ with K takes n² kernel values and no memory that grows with n². What is left o
     r = y − (K + D) α
 
 is for near rows to condition on: their mean of r added to k_xX α is the exact one for k = N,
-whatever α. So is the prediction of a row that is left out, from the variance v of its observation
-given the others: with v⁻¹ = [(K + D)⁻¹]_ii the error y − m is v [(K + D)⁻¹ y]_i, where
-(K + D)⁻¹ y = α + (K + D)⁻¹ r.
+whatever α.
 """
 
 import time
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from orthogp.kernel.covariance import Covariance
 from orthogp.linalg import cholesky
 from orthogp.posterior.induced import Features, Observations
-from orthogp.posterior.near_rows import NearPredictor
 
 # The solution is found where the residual's root mean square is this share of the noise's.
 TOLERANCE = 0.03
+# What a product in float64 counts for where x is float32.
+WIDE_PRODUCTS = 3
 # The residual by recursion, in float32, is off where it is below the true one by this factor.
 MOST_DRIFT = 2.0
 
 
 @dataclass(frozen=True)
 class Solution:
-    """α, what it leaves of y, and whether that is little; `products` are those with K."""
+    """α, what it leaves of y, and whether that is little.
+
+    `products` are those with K, each in float64 counted as several.
+    """
 
     weights: Float[Tensor, "c n"]
     residual: Float[Tensor, "c n"]
@@ -73,23 +75,6 @@ def solve_all_rows(
     return Solution(weights, residual, system.products, system.is_small(residual))
 
 
-@torch.no_grad()
-def left_out_of_all_rows(
-    rows: Observations,
-    weights: Float[Tensor, "c n"],
-    near: NearPredictor,
-    chosen: Int[Tensor, " m"],
-) -> tuple[Float[Tensor, "c m"], Float[Tensor, "c m"]]:
-    """Mean and variance of f at the chosen rows, each given all rows but itself.
-
-    `near` predicts r = y − (K + D) α from the rows near; `weights` are α.
-    """
-    mean, variance = near.leave_one_out(chosen)
-    r, noise = near.rows.y[:, chosen], rows.noise[:, chosen]
-    error = (variance + noise) * weights[:, chosen] + r - mean
-    return rows.y[:, chosen] - error, variance
-
-
 class _System:
     """K + D, its preconditioner, and how far a solution is to go."""
 
@@ -121,7 +106,7 @@ class _System:
 
     def product(self, a: Float[Tensor, "c n"], dtype: torch.dtype) -> Float[Tensor, "c n"]:
         """(K + D) a."""
-        self.products += 1
+        self.products += 1 if dtype == self.x.dtype else WIDE_PRODUCTS
         x = self.x.to(dtype)
         return self.covariance.matvec(x, x, a.to(dtype)).double() + self.noise * a
 

@@ -157,6 +157,7 @@ def _batches(order: Int[Tensor, " n"], leaf: int, size: int) -> Iterator[Int[Ten
     """The leaves as rows of indices, some at a time; what is left at the end is one of its own."""
     whole = len(order) // leaf * leaf
     height = max(1, chunk_elements(order) // (leaf * max(leaf, size)))
-    yield from order[:whole].reshape(-1, leaf).split(height)
+    if whole:
+        yield from order[:whole].reshape(-1, leaf).split(height)
     if whole < len(order):
         yield order[whole:].unsqueeze(0)

@@ -6,33 +6,36 @@ gains enough.
 """
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from orthogp.likelihoods import Gaussian
 from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP
 from orthogp.posterior import NaturalGaussian, NearPredictor, NearRows, Orthogonal, Predictor
-from orthogp.posterior.all_rows import Solution, left_out_of_all_rows, solve_all_rows
+from orthogp.posterior.all_rows import Solution, solve_all_rows
 from orthogp.posterior.induced import Features, Observations
 from orthogp.posterior.near_rows import near_predictor
 from orthogp.posterior.optimum import leave_one_out
 from orthogp.posterior.solve import solve_gaussian
 from orthogp.training.batches import Rows
 
-# Rows that are predicted from all others, to compare candidates and to calibrate.
+# Rows that are predicted from all others, to compare candidates and to calibrate; and those that
+# are left out together where all others are in the mean, a tenth of all or enough to calibrate.
 MOST_LEFT_OUT = 5000
+FEWEST_TOGETHER, MOST_TOGETHER = 500, 2000
 # What a dearer candidate must gain, in nats a row.
 LEAST_GAIN = 0.01
-# Kernel values that products with all rows may take in all; fewer products are not worth a trial.
+# Kernel values that products with all rows may take; fewer products are not worth a trial.
 MOST_VALUES = {"cpu": 4e10, "cuda": 1e11}
-FEWEST_PRODUCTS, MOST_PRODUCTS = 10, 100
+FEWEST_PRODUCTS, MOST_PRODUCTS = 20, 100
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,9 @@ class LeftOut:
     y: Tensor
     mean: Float[Tensor, "c n"]
     variance: Float[Tensor, "c n"]
+
+    def first(self, count: int) -> "LeftOut":
+        return LeftOut(self.y[:count], self.mean[:, :count], self.variance[:, :count])
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ def condition_exactly(model: VariationalGP, rows: Rows) -> Conditioned:
         model.covariance, table.observed.x, table.observed.y, table.observed.noise
     )
     model.near = table.near_rows(table.observed.y, count=0)
-    return Conditioned(model, model.predictor(), table.left_out(mean, variance))
+    return Conditioned(model, model.predictor(), table.left_out(table.chosen, mean, variance))
 
 
 def condition_on_rows(
@@ -90,9 +96,22 @@ def condition_on_rows(
     products = min(MOST_PRODUCTS, int(entries / len(rows) ** 2))
     if all_rows is False or (all_rows is None and products < FEWEST_PRODUCTS):
         return best
-    assert best.model.near is not None
-    other = table.with_all_rows(best.model.near.count, max(products, FEWEST_PRODUCTS), deadline)
-    return other if all_rows else _better(best, other, score)
+    assert isinstance(best.predictor, NearPredictor)
+    count, products = best.predictor.count, max(products, FEWEST_PRODUCTS)
+    trial = table.without_some(count, products, deadline)
+    same_rows = best.left_out.first(trial.left_out.mean.shape[1])
+    if all_rows or score(trial.left_out) > score(same_rows) + LEAST_GAIN:
+        return table.with_all_rows(trial, products, deadline)
+    return best
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """All rows but some in the mean: weights, zero for those; predictions of those."""
+
+    weights: Float[Tensor, "c n"]
+    count: int
+    left_out: LeftOut
 
 
 def _better(one: Conditioned, dearer: Conditioned, score: Score) -> Conditioned:
@@ -123,25 +142,52 @@ class _Table:
         """β and near rows."""
         near = self.near_rows(self.observed.y, count)
         predictor = self._predictor(near)
-        left_out = self.left_out(*predictor.leave_one_out(self.chosen))
+        left_out = self.left_out(self.chosen, *predictor.leave_one_out(self.chosen))
         return Conditioned(self._model(near), predictor, left_out)
 
-    def with_all_rows(self, count: int, max_products: int, deadline: float) -> Conditioned:
-        """All rows in the mean, and near rows for what is left."""
-        solution = solve_all_rows(
-            self.model.covariance, self.features, self.observed, max_products=max_products,
-            deadline=None if deadline == math.inf else deadline,
-        )  # fmt: skip
-        near = self.near_rows(solution.residual, count, on_mean=True)
-        predictor = self._predictor(near)
-        left_out = left_out_of_all_rows(self.observed, solution.weights, predictor, self.chosen)
-        model = self._model(near)
-        _set_all_rows(model, self.observed, solution)
-        predictor = replace(predictor, base=model.condensed())
-        return Conditioned(model, predictor, self.left_out(*left_out))
+    def without_some(self, count: int, max_products: int, deadline: float) -> _Trial:
+        """All rows but some in the mean, near rows for what is left: a prediction of those some."""
+        num_rows = len(self.rows)
+        enough = max(num_rows // 10, min(FEWEST_TOGETHER, num_rows // 3), 1)
+        absent = self.chosen[: min(MOST_TOGETHER, enough)]
+        is_there = torch.ones(num_rows, dtype=torch.bool, device=self.device)
+        is_there[absent] = False
+        rows = _part(self.observed, is_there)
+        features = replace(self.features, W=self.features.W[is_there])
+        found = self._solve(rows, features, max_products, 0.5 * (time.monotonic() + deadline))
+        covariance = self.model.covariance
+        near = near_predictor(covariance, replace(rows, y=found.residual), count, features)
+        x = self.rows.x[absent]
+        mean, variance = near.marginals(x)
+        with torch.no_grad():
+            mean = mean + covariance.matvec(x, rows.x, found.weights.to(x)).double()
+        weights = torch.zeros_like(self.observed.y)
+        weights[:, is_there] = found.weights
+        return _Trial(weights, count, self.left_out(absent, mean, variance))
 
-    def left_out(self, mean: Tensor, variance: Tensor) -> LeftOut:
-        x, y = self.rows.x[self.chosen], self.rows.y[self.chosen]
+    def with_all_rows(self, trial: _Trial, max_products: int, deadline: float) -> Conditioned:
+        """All rows in the mean, from where a trial has led, and near rows for what is left."""
+        found = self._solve(self.observed, self.features, max_products, deadline, trial.weights)
+        near = self.near_rows(found.residual, trial.count, on_mean=True)
+        model, predictor = self._model(near), self._predictor(near)
+        _set_all_rows(model, self.observed, found)
+        return Conditioned(model, replace(predictor, base=model.condensed()), trial.left_out)
+
+    def _solve(
+        self,
+        rows: Observations,
+        features: Features,
+        max_products: int,
+        deadline: float,
+        start: Float[Tensor, "c n"] | None = None,
+    ) -> Solution:
+        return solve_all_rows(
+            self.model.covariance, features, rows, max_products=max_products,
+            deadline=None if deadline == math.inf else deadline, start=start,
+        )  # fmt: skip
+
+    def left_out(self, chosen: Int[Tensor, " m"], mean: Tensor, variance: Tensor) -> LeftOut:
+        x, y = self.rows.x[chosen], self.rows.y[chosen]
         with torch.no_grad():
             mean = mean + self.model.prior_mean(x.double())
         return LeftOut(y, mean, variance.expand_as(mean))
@@ -162,6 +208,10 @@ class _Table:
     def _model(self, near: NearRows) -> VariationalGP:
         m = self.model
         return VariationalGP(m.covariance.kernel, m.likelihood, m.basis, m.mean, m.jitter, near)
+
+
+def _part(rows: Observations, chosen: Bool[Tensor, " n"]) -> Observations:
+    return Observations(rows.x[chosen], rows.y[:, chosen], rows.noise[:, chosen])
 
 
 @torch.no_grad()

@@ -152,7 +152,7 @@ def learn_to_predict(
     `report` is told of the steps so far and of the density that they have reached. `candidates`
     are values of the hyperparameters found elsewhere, judged beside those found here. A search
     with a `checkpoint` saves after every round, and goes on from what is saved to the same end. An
-    interrupt ends it where it was before the round.
+    interrupt ends it with the best values so far.
     """
     search = _Search(hyperparameters, rows, generator)
     stages = search.stages()
@@ -175,15 +175,14 @@ def learn_to_predict(
         hyperparameters.set(values)
         try:
             taken = stage.climb(int(min(stage.steps, left)), deadline)
+            found = None if taken is None else search.judge()
+            progress.steps += taken or 0
+            if found is not None:
+                progress.add(stage.name, found.score, hyperparameters.values())
+                report(progress.steps, found.density)
         except KeyboardInterrupt:
             break
-        gained = False
-        if taken is not None:
-            progress.steps += taken
-            found = search.judge()
-            report(progress.steps, found.density)
-            progress.add(stage.name, found.score, hyperparameters.values())
-            gained = found.score > before + LEAST_GAIN
+        gained = found is not None and found.score > before + LEAST_GAIN
         again = gained and progress.round + 1 < stage.rounds
         progress.stage, progress.round = (
             (progress.stage, progress.round + 1) if again else (progress.stage + 1, 0)
