@@ -35,7 +35,7 @@ FEWEST_TOGETHER, MOST_TOGETHER = 500, 2000
 LEAST_GAIN = 0.01
 # Kernel values that products with all rows may take; fewer products are not worth a trial.
 MOST_VALUES = {"cpu": 4e10, "cuda": 1e11}
-FEWEST_PRODUCTS, MOST_PRODUCTS = 20, 100
+FEWEST_PRODUCTS, MOST_PRODUCTS = 20, {"cpu": 50, "cuda": 100}
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,7 @@ def condition_on_rows(
     best = table.near(counts[0])
     for count in counts[1:]:
         best = _better(best, table.near(count), score)
-    entries = MOST_VALUES.get(table.device.type, MOST_VALUES["cpu"])
-    products = min(MOST_PRODUCTS, int(entries / len(rows) ** 2))
+    products = _affordable_products(len(rows), table.device.type)
     if all_rows is False or (all_rows is None and products < FEWEST_PRODUCTS):
         return best
     assert isinstance(best.predictor, NearPredictor)
@@ -103,6 +102,11 @@ def condition_on_rows(
     if all_rows or score(trial.left_out) > score(same_rows) + LEAST_GAIN:
         return table.with_all_rows(trial, products, deadline)
     return best
+
+
+def _affordable_products(num_rows: int, device: str) -> int:
+    values, most = (limit.get(device, limit["cpu"]) for limit in (MOST_VALUES, MOST_PRODUCTS))
+    return int(min(most, values / num_rows**2))
 
 
 @dataclass(frozen=True)
