@@ -398,6 +398,9 @@ def test_a_fit_that_learned_nothing_says_so(rows):
     assert nothing_learned(OrthogonalGPRegressor(**still), X, X[:, 0] + 0.1 * noise)
     assert nothing_learned(OrthogonalGPClassifier(**still), X, X[:, 0] + 0.1 * noise > 0)
     assert not nothing_learned(OrthogonalGPClassifier(**quick), X, X[:, 0] + 0.1 * noise > 0)
+    points = quick | {"n_neighbors": 0}
+    assert not nothing_learned(OrthogonalGPRegressor(**points), X, X[:, 0] + 0.1 * noise)
+    assert nothing_learned(OrthogonalGPRegressor(**quick), X, noise)
     # There is nothing that a constant could miss.
     assert not nothing_learned(OrthogonalGPRegressor(**quick), X, np.ones(rows))
 

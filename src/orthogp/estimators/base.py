@@ -222,7 +222,9 @@ class OrthogonalGP(Settings, BaseEstimator):
             )  # fmt: skip
             return _fitted_with_rows(data, found)
         if team.leads:
-            _warn_if_nothing_learned(model, data.bound_rows if held_out is None else held_out)
+            rows = data.bound_rows if held_out is None else held_out
+            rows = rows.map(lambda t: t[:: math.ceil(len(t) / COMPARED_ROWS)])
+            _warn_if_nothing_learned(model.likelihood, rows.y, *_latents(model, rows))
         if held_out is not None:
             calibration = team.agree(
                 self._calibrate(model.likelihood, held_out.y, *_latents(model, held_out))
@@ -422,7 +424,9 @@ class OrthogonalGP(Settings, BaseEstimator):
 
 def _fitted_with_rows(data: FitData, found: NearFit) -> Fitted:
     """A fit with near rows; every process computes all of it, and the first decides."""
-    team, model = current_team(), found.model
+    team, model, left_out = current_team(), found.model, found.left_out
+    if team.leads:
+        _warn_if_nothing_learned(model.likelihood, left_out.y, left_out.mean, left_out.variance)
     team.align([*model.parameters(), *model.buffers()])
     bound = team.agree(full_bound(model, data.bound_rows, data.num_rows))
     return Fitted(
@@ -448,12 +452,13 @@ def _fit_data(
     return intake.fit_data(*loaded(source), generator)
 
 
-def _warn_if_nothing_learned(model: VariationalGP, rows: Rows) -> None:
+def _warn_if_nothing_learned(
+    likelihood: Likelihood, y: Tensor, mean: Tensor, variance: Tensor
+) -> None:
     """Warns of a fit that predicts rows, at best held-out ones, no better than a constant does."""
-    rows = rows.map(lambda t: t[:: math.ceil(len(rows) / COMPARED_ROWS)])
-    varies = bool((rows.y != rows.y[:1]).any())
+    varies = bool((y != y[:1]).any())
     # Written so that NaN counts as nothing learned.
-    if varies and not gain_over_constant(model, rows) > LEAST_GAIN:
+    if varies and not gain_over_constant(likelihood, y, mean, variance) > LEAST_GAIN:
         warnings.warn(
             "the fit predicts y no better than a constant would: either X says nothing about y, or "
             "training did not find what it says; try more steps (max_steps), a smaller "

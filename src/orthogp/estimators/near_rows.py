@@ -66,10 +66,12 @@ Calibrate = Callable[[Likelihood, Tensor, Tensor, Tensor], Calibration]
 
 @dataclass(frozen=True)
 class NearFit:
-    """A fitted model, its calibration, and what its hyperparameters took to find."""
+    """A fitted model, predictions of left-out rows with the calibration that is learned from them,
+    and what its hyperparameters took to find."""
 
     model: VariationalGP
     predictor: Predictor | NearPredictor
+    left_out: LeftOut
     calibration: Calibration
     history: tuple[Report, ...]
     steps: int
@@ -241,7 +243,7 @@ def _ended(
     found: Conditioned, calibrate: Calibrate, history: tuple[Report, ...], steps: int
 ) -> NearFit:
     calibration = _calibration(found.model, found.left_out, calibrate)
-    return NearFit(found.model, found.predictor, calibration, history, steps)
+    return NearFit(found.model, found.predictor, found.left_out, calibration, history, steps)
 
 
 def _warn_of_unused(settings: Mapping[str, Any]) -> None:

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from orthogp.errors import NumericalError
+from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP
 from orthogp.posterior import Basis, NearPredictor, Predictor, kl_divergence, marginals
 from orthogp.training.batches import ColumnSampler, Rows
@@ -109,17 +110,19 @@ def held_out_log_density(model: VariationalGP, rows: Rows) -> float:
 
 
 @torch.no_grad()
-def gain_over_constant(model: VariationalGP, rows: Rows) -> float:
+def gain_over_constant(
+    likelihood: Likelihood,
+    y: Shaped[Tensor, "n *outputs"],
+    mean: Float[Tensor, "c n"],
+    variance: Float[Tensor, "c n"],
+) -> float:
     """How much more likely rows are than if the latent mean were the same everywhere.
 
     The mean over the rows, in nats; variances stay as they are. Zero or less where the model has
     found nothing in x that says anything about y.
     """
-    device = model.basis.beta.device
-    parts = zip(*predict_in_chunks(model, rows.x), strict=True)
-    mean, variance = (torch.cat(part, dim=1) for part in parts)
-    y, constant = rows.y.to(device), mean.mean(1, keepdim=True).expand_as(mean)
-    density = model.likelihood.log_density
+    y, constant = y.to(mean.device), mean.mean(1, keepdim=True).expand_as(mean)
+    density = likelihood.log_density
     return float((density(y, mean, variance) - density(y, constant, variance)).mean())
 
 
