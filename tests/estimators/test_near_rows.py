@@ -167,6 +167,8 @@ def test_noise_may_be_less_than_gpytorch_allows(monkeypatch):
         ({"basis": "decoupled", "optimizer": "adam"}, "basis"),
         ({"n_residual": "all", "n_neighbors": 0}, "n_residual"),
         ({"n_residual": "most"}, "n_residual"),
+        ({"n_residual": [700]}, "n_residual"),
+        ({"n_inducing": -1, "n_residual": "auto"}, "n_inducing"),
         ({"objective": "evidence"}, "objective"),
         ({"objective": "leave_one_out", "n_neighbors": 0}, "objective"),
     ],
@@ -263,6 +265,7 @@ def test_a_killed_search_goes_on_to_the_same_end(tmp_path):
     gp = regressor(checkpoint_dir=folder, callbacks=[events.append]).fit(X, Y)
     np.testing.assert_array_equal(gp.predict(NEW), whole.predict(NEW))
     assert events[0].kind == "start"
+    assert events[0].history
     assert events[-1].kind == "end"
     steps = [[row["step"] for row in fit.history_] for fit in (gp, whole)]
     assert steps[0] == steps[1]

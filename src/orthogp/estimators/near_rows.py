@@ -105,21 +105,24 @@ def near_settings(
         raise ConfigurationError(
             f"objective is {objective!r}; expected one of {', '.join(map(repr, OBJECTIVES))}"
         )
-    all_rows = {"all": True, "auto": None}.get(settings["n_residual"], False)
-    if all_rows is False:
-        point_counts(settings, len(data.train))
-    wanted = {
-        "near rows": whole and value > 0,
-        "n_residual='all'": all_rows is True,
-        "objective='leave_one_out'": objective == "leave_one_out",
-    }
+    residual = settings["n_residual"]
+    # True for all rows, False for points, None for either.
+    all_rows = (
+        {"all": True, "auto": None}.get(residual, False) if isinstance(residual, str) else False
+    )
+    point_counts(settings if all_rows is False else {**settings, "n_residual": 0}, len(data.train))
     obstacle = "n_neighbors above 0" if value == 0 else _obstacle(settings, data, likelihood)
     if not obstacle:
         counts = NEIGHBORS if value == "auto" else (int(value),)
         return NearSettings(counts, all_rows, objective)
+    wanted = {
+        f"n_neighbors={value}": whole and value > 0,
+        "n_residual='all'": all_rows is True,
+        "objective='leave_one_out'": objective == "leave_one_out",
+    }
     for name in wanted:
         if wanted[name]:
-            raise ConfigurationError(f"{name}: this is for {obstacle}")
+            raise ConfigurationError(f"{name} needs {obstacle}")
     return None
 
 

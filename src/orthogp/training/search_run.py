@@ -29,11 +29,12 @@ class SearchRun:
         self.team = current_team()
         self.callbacks = tuple(callbacks) if self.team.leads else ()
         self.checkpoints, self.history = checkpoints, list[Report]()
-        self.began = time.monotonic()
+        self.began, self._saved = time.monotonic(), None
 
     @contextmanager
     def told(self) -> Iterator[None]:
         """Callbacks hear of the start and, however the block ends, of the end."""
+        self._saved = self._latest()
         self._tell("start")
         try:
             yield
@@ -48,7 +49,10 @@ class SearchRun:
         self._tell("report", self.history[-1])
 
     def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """What `save` has written last, if anything."""
+        """What a run before this one has saved last, if anything."""
+        return self._saved
+
+    def _latest(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
         found = None
         if self.checkpoints is not None:
             found = self.team.agree(self.checkpoints.latest() if self.team.leads else None)
