@@ -22,12 +22,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orthogp.errors import ConfigurationError
-from orthogp.estimators.calibration import Calibration
+from orthogp.estimators.calibration import Calibration, LatentScales
 from orthogp.estimators.defaults import point_counts, python_number, training_config
 from orthogp.estimators.intake import FitData
 from orthogp.estimators.start import given_points, own_kernel
 from orthogp.kernel.covariance import Covariance
-from orthogp.likelihoods import Gaussian, Likelihood
+from orthogp.likelihoods import Gaussian, Likelihood, RegressionLikelihood
 from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP, build_basis
 from orthogp.posterior import NearPredictor, NearRows, Predictor
@@ -61,7 +61,7 @@ STEP_SETTINGS = {
     "residual_rule": "adam", "train_points": True, "shard_residual": False, "early_stopping": False,
 }  # fmt: skip
 
-Calibrate = Callable[[Likelihood, Tensor, Tensor, Tensor], Calibration]
+Calibrate = Callable[[Likelihood, Tensor, Tensor, Tensor], Calibration | LatentScales]
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class NearFit:
     model: VariationalGP
     predictor: Predictor | NearPredictor
     left_out: LeftOut
-    calibration: Calibration
+    calibration: Calibration | LatentScales
     history: tuple[Report, ...]
     steps: int
 
@@ -116,7 +116,7 @@ def near_settings(
         counts = NEIGHBORS if value == "auto" else (int(value),)
         return NearSettings(counts, all_rows, objective)
     wanted = {
-        f"n_neighbors={value}": whole and value > 0,
+        f"n_neighbors={value}": value not in (0, "auto"),
         "n_residual='all'": all_rows is True,
         "objective='leave_one_out'": objective == "leave_one_out",
     }
@@ -229,16 +229,18 @@ def _conditioned(
 ) -> Conditioned:
     @torch.no_grad()
     def score(left_out: LeftOut) -> float:
-        calibration = _calibration(model, left_out, calibrate)
-        density = calibration.log_density(
-            model.likelihood, left_out.y, left_out.mean, left_out.variance
-        )
+        calibration, likelihood = _calibration(model, left_out, calibrate), model.likelihood
+        assert isinstance(calibration, Calibration)
+        assert isinstance(likelihood, RegressionLikelihood)
+        density = calibration.log_density(likelihood, left_out.y, left_out.mean, left_out.variance)
         return float(density.mean())
 
     return condition_on_rows(model, rows, near.counts, near.all_rows, score, deadline, generator)
 
 
-def _calibration(model: VariationalGP, left_out: LeftOut, calibrate: Calibrate) -> Calibration:
+def _calibration(
+    model: VariationalGP, left_out: LeftOut, calibrate: Calibrate
+) -> Calibration | LatentScales:
     return calibrate(model.likelihood, left_out.y, left_out.mean, left_out.variance)
 
 
