@@ -27,7 +27,7 @@ def main() -> None:
     panels = {"the function": surface(grid)}
     for name, num_residual in (("100 inducing points", 0), ("and 1 000 residual points", 1000)):
         gp = OrthogonalGPRegressor(
-            100, num_residual, max_steps=STEPS, batch_size=512, random_state=0
+            100, num_residual, n_neighbors=0, max_steps=STEPS, batch_size=512, random_state=0
         )
         panels[name] = gp.fit(X, y).predict(grid)
     figure = Figure(figsize=(9, 3.25), layout="constrained")
