@@ -27,6 +27,7 @@ from team import together
 from torchrun import SUPPORT, torchrun
 
 FIT = ("--target", "y", "--id", "key", "--drop", "label", "--n-inducing", 8, "--n-residual", 8,
+       "--n-neighbors", 0,
        "--max-steps", 120, "--batch-size", 64, "--device", "cpu", "--dtype", "float64")  # fmt: skip
 
 

@@ -29,8 +29,9 @@ from orthogp.estimators.start import given_points, own_kernel
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood, RegressionLikelihood
 from orthogp.likelihoods.targets import latents_first
-from orthogp.model import VariationalGP, build_basis
+from orthogp.model import VariationalGP, build_basis, require_evaluable
 from orthogp.posterior import NearPredictor, NearRows, Predictor
+from orthogp.posterior.near_rows import SMALLEST_WEIGHT
 from orthogp.posterior.neighbors import canonical_order
 from orthogp.posterior.points import choose_beta
 from orthogp.training import ProgressBar, Report, Rows
@@ -160,15 +161,17 @@ def fit_near(
     if settings["likelihood"] is None:
         _allow_little_noise(likelihood)
     found = Hyperparameters(Covariance(kernel), likelihood)
+    require_evaluable(found.covariance, rows.x[:1].to(device))
     most = None if settings["max_steps"] is None else config.max_steps
     run = _search_run(settings, found, rows, most, generator)
     steps = 0
     if settings["train_hyperparameters"] and found.parameters:
         limit = started + LEARNING_SHARE * (deadline - started)
         with run.told():
-            steps = learn_to_predict(
+            learned = learn_to_predict(
                 found, rows, generator, limit, most, run.report, checkpoint=run
-            ).steps
+            )
+            steps, run.reason = learned.steps, "interrupt" if learned.interrupted else "steps"
     exact = len(rows) <= MOST_EXACT.get(device.type, MOST_EXACT["cpu"])
     exact = exact and settings["inducing_points"] is None
     beta = given_points(settings, "inducing_points", data.units.inputs)
@@ -252,8 +255,12 @@ def _ended(
 
 
 def _warn_of_unused(settings: Mapping[str, Any]) -> None:
-    unused = [name for name, default in STEP_SETTINGS.items() if settings[name] is not default]
-    unused = [name for name in unused if settings[name] != STEP_SETTINGS[name]]
+    unused = []
+    for name, default in STEP_SETTINGS.items():
+        value = settings[name]
+        # Points given are an array, which compares element by element.
+        if value is not default and (default is None or value != default):
+            unused.append(name)
     if unused:
         warnings.warn(
             f"{', '.join(unused)} {'has' if len(unused) == 1 else 'have'} no effect on a fit with "
@@ -287,7 +294,8 @@ def with_more_rows(model: VariationalGP, rows: Rows, count: int) -> VariationalG
 
 def _in_canonical_order(rows: Rows) -> Rows:
     order = canonical_order(rows.x, latents_first(rows.y))
-    return rows.map(lambda t: t[order])
+    weight = None if rows.weight is None else rows.weight.clamp_min(SMALLEST_WEIGHT)
+    return Rows(rows.x, rows.y, weight).map(lambda t: t[order])
 
 
 def _allow_little_noise(likelihood: Gaussian) -> None:

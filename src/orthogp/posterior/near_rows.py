@@ -34,6 +34,8 @@ from orthogp.posterior.neighbors import Neighbors
 from orthogp.posterior.predictor import Predictor
 
 SMALLEST_VARIANCE = 1e-10
+# Noise is divided by the weight, and must stay a number.
+SMALLEST_WEIGHT = 1e-15
 # Of the rows near any of several x, those whose covariance with the others is in memory at a time.
 JOINT_ROWS = 1024
 # float32 is used where at so many rows, each left out, it moves no mean by more than this share of
@@ -250,7 +252,9 @@ class NearRows(nn.Module):
         super().__init__()
         self.register_buffer("x", x)
         self.register_buffer("y", y.to(x.dtype))
-        self.register_buffer("weight", None if weight is None else weight.to(x.dtype))
+        if weight is not None:
+            weight = weight.to(x.dtype).clamp_min(SMALLEST_WEIGHT)
+        self.register_buffer("weight", weight)
         self.count, self.on_mean = count, on_mean
 
     def extra_repr(self) -> str:

@@ -61,11 +61,12 @@ SMALLEST_VARIANCE = 1e-12
 
 @dataclass(frozen=True)
 class Learned:
-    """The score of each set of values tried, in nats a row, by its name."""
+    """The score of each set of values tried, in nats a row, by its name, and how it ended."""
 
     scores: dict[str, float]
     chosen: str
     steps: int
+    interrupted: bool
 
 
 @runtime_checkable
@@ -165,6 +166,7 @@ def learn_to_predict(
     else:
         search.restore(saved[0])
         progress = _Progress.of(*saved, len(hyperparameters.parameters))
+    interrupted = False
     while progress.stage < len(stages):
         stage, tried = stages[progress.stage], progress.tried
         source = stage.name if progress.round else stage.source
@@ -181,6 +183,7 @@ def learn_to_predict(
                 progress.add(stage.name, found.score, hyperparameters.values())
                 report(progress.steps, found.density)
         except KeyboardInterrupt:
+            interrupted = True
             break
         gained = found is not None and found.score > before + LEAST_GAIN
         again = gained and progress.round + 1 < stage.rounds
@@ -193,7 +196,7 @@ def learn_to_predict(
     chosen = progress.best()
     hyperparameters.set(progress.tried[chosen][1])
     scores = {name: score for name, (score, _) in progress.tried.items()}
-    return Learned(scores, chosen, progress.steps)
+    return Learned(scores, chosen, progress.steps, interrupted)
 
 
 class _Search:

@@ -29,7 +29,7 @@ class SearchRun:
         self.team = current_team()
         self.callbacks = tuple(callbacks) if self.team.leads else ()
         self.checkpoints, self.history = checkpoints, list[Report]()
-        self.began, self._saved = time.monotonic(), None
+        self.began, self.reason, self._saved = time.monotonic(), "steps", None
 
     @contextmanager
     def told(self) -> Iterator[None]:
@@ -41,7 +41,7 @@ class SearchRun:
         except BaseException as error:
             self._tell("end", message=str(error))
             raise
-        self._tell("end", message="steps")
+        self._tell("end", message=self.reason)
 
     def report(self, step: int, density: float) -> None:
         seconds = time.monotonic() - self.began
