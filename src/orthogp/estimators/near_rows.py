@@ -150,6 +150,7 @@ def fit_near(
     """A model of all rows given, with hyperparameters that predict rows left out."""
     # Refuses invalid settings, as in any other fit.
     config = training_config(settings, data.num_rows, gaussian=True, seed=0)
+    given_points(settings, "residual_points", data.units.inputs)
     _warn_of_unused(settings)
     started = time.monotonic()
     deadline = started + (math.inf if config.max_time is None else config.max_time)

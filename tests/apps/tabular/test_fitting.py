@@ -203,7 +203,8 @@ app()
 
 def test_an_interrupted_fit_leaves_the_model_it_had_reached(table, tmp_path):
     out = tmp_path / "model"
-    options = [*SMALL, "--max-steps", "100000", "--json", str(tmp_path / "r.json")]
+    options = [*SMALL, "--n-neighbors", "0", "--max-steps", "100000"]
+    options += ["--json", str(tmp_path / "r.json")]
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, "fit", table, "--target", "y", "--out", out, *options],
         capture_output=True, text=True, timeout=120,
