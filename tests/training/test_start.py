@@ -11,7 +11,8 @@ from orthogp.estimators.defaults import start_steps, starts_by_evidence
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Bernoulli, Gaussian, StudentT
 from orthogp.training import Rows, start_hyperparameters
-from orthogp.training.start import log_density_of_others, log_evidence
+from orthogp.training.evidence import log_evidence
+from orthogp.training.start import log_density_of_others
 from problems import problem, reference_terms, to_numpy
 
 

@@ -13,7 +13,7 @@ from orthogp.linalg import cholesky_failed, log_diagonal
 
 def log_evidence(
     covariance: Covariance,
-    noise: Float[Tensor, " s"],
+    noise: Float[Tensor, "*s"],
     x: Float[Tensor, "n d"],
     y: Float[Tensor, "c n"],
     weight: Float[Tensor, " n"] | None = None,
@@ -25,6 +25,7 @@ def log_evidence(
     weight = torch.ones_like(x[:, 0]) if weight is None else weight
     with covariance.parameters_read_once(x):
         K = covariance.symmetric_block(x)
+    noise = noise.reshape(-1)
     parts = zip(noise, y.unsqueeze(1) if len(noise) > 1 else [y], strict=True)
     value = K.new_zeros(())
     for variance, targets in parts:

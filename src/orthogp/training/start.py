@@ -13,33 +13,13 @@ from torch import Tensor
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian
 from orthogp.likelihoods.targets import latents_first
-from orthogp.linalg import factorise, log_diagonal
+from orthogp.linalg import factorise
 from orthogp.training.batches import Rows
+from orthogp.training.evidence import log_evidence
 from orthogp.training.hyperparameters import Hyperparameters
 
 ROWS = 300
 LEARNING_RATE = 0.15
-
-
-def log_evidence(
-    covariance: Covariance,
-    noise: Float[Tensor, ""],
-    x: Float[Tensor, "n d"],
-    y: Float[Tensor, "c n"],
-    weight: Float[Tensor, " n"] | None = None,
-) -> Float[Tensor, ""]:
-    """log ∫ p(f) Π N(y_n; f_n, σ²)^w_n df, summed over the outputs; NaN where K has no factor."""
-    weight = torch.ones_like(x[:, 0]) if weight is None else weight
-    with covariance.parameters_read_once(x):
-        factor = factorise(covariance.symmetric_block(x) + (noise / weight).diag(), jitter=0.0)
-    whitened, _ = factor.solve(y.mT)
-    # d log|R| = tr Ω
-    log_det = log_diagonal(factor.R.detach()) + factor.omega.diagonal().sum()
-    # N(y; f, σ²)^w is N(y; f, σ² / w) but for its normaliser.
-    normaliser = ((weight - 1.0) * noise.log() + weight.log()).sum()
-    normaliser = normaliser + weight.sum() * math.log(2 * math.pi)
-    value = len(y) * (log_det - 0.5 * normaliser) - 0.5 * whitened.square().sum()
-    return torch.where(factor.failed, torch.nan, value)
 
 
 @torch.no_grad()
