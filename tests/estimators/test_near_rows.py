@@ -20,12 +20,14 @@ def small(monkeypatch):
     for name, value in (("EVIDENCE_STEPS", 40), ("PATCH_STEPS", 10), ("LEAVE_ONE_OUT_STEPS", 10)):
         monkeypatch.setattr(predictive, name, value)
     monkeypatch.setattr(predictive, "BLOCK_ROWS", {"cpu": 100})
-    monkeypatch.setattr(near_rows, "MOST_EXACT", {"cpu": 0})
+    for part in (near_rows, predictive):
+        monkeypatch.setattr(part, "MOST_EXACT", {"cpu": 0})
 
 
 @pytest.fixture
 def exact(monkeypatch):
-    monkeypatch.setattr(near_rows, "MOST_EXACT", {"cpu": 10**6})
+    for part in (near_rows, predictive):
+        monkeypatch.setattr(part, "MOST_EXACT", {"cpu": 10**6})
 
 
 def table(rows: int = ROWS, targets: int = 1):
