@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from orthogp.errors import ConfigurationError
 from orthogp.estimators.calibration import Calibration, LatentScales
 from orthogp.estimators.defaults import point_counts, python_number, training_config
 from orthogp.estimators.intake import FitData
+from orthogp.estimators.settings import Settings
 from orthogp.estimators.start import given_points, own_kernel
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood, RegressionLikelihood
@@ -55,12 +57,11 @@ JITTER = 1e-8
 # The share of the time of a fit that hyperparameters may take.
 LEARNING_SHARE = 0.5
 OBJECTIVES = ("auto", "bound", "leave_one_out")
-# Settings of the training by steps alone, with their defaults.
-STEP_SETTINGS = {
-    "batch_size": None, "learning_rate": None, "adam_beta2": None, "natural_step": None,
-    "kl_columns": "auto", "residual_points": None, "schedule": "cosine", "clip_norm": None,
-    "residual_rule": "adam", "train_points": True, "shard_residual": False, "early_stopping": False,
-}  # fmt: skip
+# Settings of the training by steps alone.
+STEP_SETTINGS = (
+    "batch_size", "learning_rate", "adam_beta2", "natural_step", "kl_columns", "residual_points",
+    "schedule", "clip_norm", "residual_rule", "train_points", "shard_residual", "early_stopping",
+)  # fmt: skip
 
 Calibrate = Callable[[Likelihood, Tensor, Tensor, Tensor], Calibration | LatentScales]
 
@@ -256,9 +257,9 @@ def _ended(
 
 
 def _warn_of_unused(settings: Mapping[str, Any]) -> None:
-    unused = []
-    for name, default in STEP_SETTINGS.items():
-        value = settings[name]
+    unused, defaults = [], signature(Settings).parameters
+    for name in STEP_SETTINGS:
+        value, default = settings[name], defaults[name].default
         # Points given are an array, which compares element by element.
         if value is not default and (default is None or value != default):
             unused.append(name)
