@@ -233,7 +233,9 @@ def test_estimators_calibrate_as_on_the_cpu(classes):
     ends = []
     for device in ("cpu", "cuda"):
         # All rows and columns: those of a step come from a generator of the device.
-        gp = kind(**settings, kl_columns=None, device=device, random_state=0).fit(x, y)
+        gp = kind(**settings, n_neighbors=0, kl_columns=None, device=device, random_state=0).fit(
+            x, y
+        )
         ends.append(gp.predict_proba(x) if classes else gp.predict_interval(x))
     np.testing.assert_allclose(ends[1], ends[0], rtol=1e-3, atol=1e-3)
 

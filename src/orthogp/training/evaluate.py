@@ -20,7 +20,7 @@ U = TypeVar("U")
 BOUND_ELEMENTS = {"cpu": 2**19, "cuda": 2**25}
 PREDICTION_ELEMENTS = {"cpu": 2**20, "cuda": 2**25}
 # Beyond this many γ the exact KL, quadratic in them, is estimated from this many columns.
-EXACT_KL_LIMIT = 20_000
+EXACT_KL_LIMIT = 50_000
 ESTIMATE_COLUMNS = 4096
 
 

@@ -12,10 +12,10 @@ from orthogp.posterior.solve import Solved, solve_gaussian
 from orthogp.training.batches import Rows
 from orthogp.training.config import TrainingConfig
 
-FEWEST_PRODUCTS, MOST_PRODUCTS = 10, 100
+FEWEST_PRODUCTS, MOST_PRODUCTS = 10, 200
 # A product is a pass over all rows forward and one back. Of what the steps before have evaluated of
 # the kernel, all of them together may take this share.
-SHARE_OF_STEPS = 0.1
+SHARE_OF_STEPS = 0.2
 
 
 def solvable(model: VariationalGP) -> bool:
