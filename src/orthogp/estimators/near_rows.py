@@ -290,7 +290,9 @@ def with_more_rows(model: VariationalGP, rows: Rows, count: int) -> VariationalG
     x = torch.cat([near.x, x])
     order = canonical_order(x, y)
     weight = None if weight is None else weight[order]
-    model.near = NearRows(x[order], y[:, order], weight, near.count or count, near.on_mean)
+    model.near = NearRows(
+        x[order], y[:, order], weight, near.count or count, near.on_mean, near.on_beta
+    )
     return model
 
 

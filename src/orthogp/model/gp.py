@@ -173,8 +173,10 @@ class VariationalGP(nn.Module):
     def _near_predictor(self, near: NearRows) -> NearPredictor:
         assert isinstance(self.likelihood, Gaussian)
         base = self.condensed() if near.on_mean else None
-        factor = self.basis.factor(self.covariance, self.jitter, robust=True)
-        features = Features.of(self.covariance, self.basis.beta, factor.R, near.x)
+        features = None
+        if near.on_beta:
+            factor = self.basis.factor(self.covariance, self.jitter, robust=True)
+            features = Features.of(self.covariance, self.basis.beta, factor.R, near.x)
         rows = near.observations(self.likelihood.likelihood.noise)
         return near_predictor(self.covariance, rows, near.count, features, base)
 

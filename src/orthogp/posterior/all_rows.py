@@ -1,8 +1,9 @@
 """γ = all rows: the mean of the exact Gaussian process, by conjugate gradients.
 
 For Gaussian noise the best mean of the orthogonal family with γ = X is k_xX α with (K + D) α = y.
-β preconditions: with W = R K_βX the matrix Wᵀ W + D is inverted by Woodbury's identity. A product
-with K takes n² kernel values and no memory that grows with n². What is left of the residual
+β preconditions: with W = R K_βX the matrix Wᵀ W + D is inverted by Woodbury's identity. K is held
+where it is small; otherwise every product evaluates it anew, without memory that grows with n².
+What is left of the residual
 
     r = y − (K + D) α
 
@@ -25,6 +26,8 @@ from orthogp.posterior.induced import Features, Observations
 TOLERANCE = 0.03
 # What a product in float64 counts for where x is float32.
 WIDE_PRODUCTS = 3
+# K is held where it takes no more memory than this.
+MOST_BYTES = {"cpu": 2**31, "cuda": 2**34}
 # The residual by recursion, in float32, is off where it is below the true one by this factor.
 MOST_DRIFT = 2.0
 
@@ -88,7 +91,7 @@ class _System:
         deadline: float | None,
     ):
         self.covariance, self.x, self.noise = covariance, rows.x, rows.noise.double()
-        self.W = features.W
+        self.W, self.K = features.W, None
         self.goal = tolerance * self.noise.mean(-1).sqrt()
         self.max_products, self.deadline, self.products = max_products, deadline, 0
         # I + W D⁻¹ Wᵀ, of every noise.
@@ -107,8 +110,22 @@ class _System:
     def product(self, a: Float[Tensor, "c n"], dtype: torch.dtype) -> Float[Tensor, "c n"]:
         """(K + D) a."""
         self.products += 1 if dtype == self.x.dtype else WIDE_PRODUCTS
-        x = self.x.to(dtype)
-        return self.covariance.matvec(x, x, a.to(dtype)).double() + self.noise * a
+        x, a_narrow = self.x.to(dtype), a.to(dtype)
+        if self.K is not None and self.K.dtype == dtype:
+            Ka = a_narrow @ self.K
+        else:
+            Ka = self.covariance.matvec(x, x, a_narrow)
+        return Ka.double() + self.noise * a
+
+    def hold(self, dtype: torch.dtype) -> None:
+        """Evaluates K for many products in `dtype`, if it is small."""
+        most = MOST_BYTES.get(self.x.device.type, MOST_BYTES["cpu"])
+        if self.K is not None and self.K.dtype == dtype:
+            return
+        self.K = None
+        if len(self.x) ** 2 * dtype.itemsize <= most:
+            x = self.x.to(dtype)
+            self.K = self.covariance.block(x, x)
 
     def precondition(self, r: Float[Tensor, "c n"]) -> Float[Tensor, "c n"]:
         """(Wᵀ W + D)⁻¹ r."""
@@ -120,6 +137,7 @@ class _System:
         self, residual: Float[Tensor, "c n"], dtype: torch.dtype
     ) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
         """A step from here and the residual after it by recursion, every output on its own."""
+        self.hold(dtype)
         found, r = torch.zeros_like(residual), residual
         s = self.precondition(r)
         direction, rs = s, (r * s).sum(-1, keepdim=True)

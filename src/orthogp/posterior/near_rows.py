@@ -233,8 +233,9 @@ class NearRows(nn.Module):
     """The rows that predictions are conditioned on, as a part of a model.
 
     `y` is `[c, n]`, less the prior mean and, where they are `on_mean`, less what the mean of the
-    basis explains. `weight` divides the variance of the noise. With a `count` of zero they are held
-    for rows that are to join them, as where β are all rows.
+    basis explains. `weight` divides the variance of the noise. With `on_beta` predictions count on
+    what β knows of all rows besides. With a `count` of zero the rows are held for others that are
+    to join them, as where β are all rows.
     """
 
     x: Tensor
@@ -248,6 +249,7 @@ class NearRows(nn.Module):
         weight: Float[Tensor, " n"] | None,
         count: int,
         on_mean: bool = False,
+        on_beta: bool = True,
     ):
         super().__init__()
         self.register_buffer("x", x)
@@ -255,7 +257,7 @@ class NearRows(nn.Module):
         if weight is not None:
             weight = weight.to(x.dtype).clamp_min(SMALLEST_WEIGHT)
         self.register_buffer("weight", weight)
-        self.count, self.on_mean = count, on_mean
+        self.count, self.on_mean, self.on_beta = count, on_mean, on_beta
 
     def extra_repr(self) -> str:
         return f"{len(self.x)} rows, {self.count} near"

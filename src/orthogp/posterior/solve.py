@@ -63,10 +63,14 @@ def solve_gaussian(
     q = basis.q
     assert isinstance(q, NaturalGaussian | FactorGaussian)
     problem = _Problem(basis, covariance, factor, x, y.double(), precision.double())
-    S = problem.best_covariance()
+    S, v = problem.best_without_gamma()
     start = q.whitened(factor).v.detach().double(), basis.a_gamma.double()
-    (v, a), solved = problem.minimise(start, S, max_products, deadline)
-    basis.a_gamma.copy_(a)
+    if len(basis.gamma):
+        (v, a), solved = problem.minimise(start, S, max_products, deadline)
+        basis.a_gamma.copy_(a)
+    else:
+        gain = problem.value(start) - problem.value((v, start[1]))
+        solved = Solved(products=0, gain=float(gain.sum()))
     q.set_whitened(factor, v, S)
     return solved
 
@@ -91,21 +95,27 @@ class _Problem:
         self.beta, self.gamma = basis.beta.detach().double(), basis.gamma.detach().double()
         self.x, self.y, self.precision = x.double(), y, precision
 
-    def best_covariance(self) -> Float[Tensor, "c b b"]:
-        """S̃ = (I + Σ_n w_n w_nᵀ / σ_n²)⁻¹."""
+    def best_without_gamma(self) -> tuple[Float[Tensor, "c b b"], Float[Tensor, "c b"]]:
+        """S̃ = (I + Σ_n w_n w_nᵀ / σ_n²)⁻¹, whatever a is, and v = S̃ Σ_n w_n y_n / σ_n² for none."""
         size = self.beta.shape[0]
         identity = torch.eye(size, dtype=self.R.dtype, device=self.R.device)
         # Where outputs share their noise they share S̃.
         shared = bool((self.precision == self.precision[:1]).all())
         precision = self.precision[:1] if shared else self.precision
         total = identity.repeat(len(precision), 1, 1)
-        part = torch.empty_like(total)
-        for rows, p in zip(self.x.split(CHUNK), precision.split(CHUNK, dim=1), strict=True):
+        part, moved = torch.empty_like(total), self.R.new_zeros(len(self.y), size)
+        pieces = zip(
+            self.x.split(CHUNK), precision.split(CHUNK, dim=1),
+            (self.y * self.precision).split(CHUNK, dim=1), strict=True,
+        )  # fmt: skip
+        for rows, p, py in pieces:
             w = self.R @ self.covariance.block(self.beta, rows)
             symmetric_product(p.unsqueeze(-2) * w, w, out=part)
             total += part
+            moved += py @ w.mT
         S = torch.cholesky_inverse(cholesky(total))
-        return S.expand(len(self.precision), size, size)
+        v = (S @ moved.unsqueeze(-1)).squeeze(-1)
+        return S.expand(len(self.precision), size, size), v
 
     def minimise(
         self, start: Pair, S: Float[Tensor, "c b b"], max_products: int, deadline: float | None
@@ -116,7 +126,7 @@ class _Problem:
         def precondition(r: Pair) -> Pair:
             return (S @ r[0].unsqueeze(-1)).squeeze(-1), r[1] / scale
 
-        before, products = self._value(start), 0
+        before, products = self.value(start), 0
         best, gain = start, torch.zeros_like(before)
         for dtype in dict.fromkeys((self.dtype, torch.float64)):
             fit, energy = self._mean(start, dtype)
@@ -128,7 +138,7 @@ class _Problem:
             )  # fmt: skip
             products += used
             end = start[0] + step[0], start[1] + step[1]
-            gained = before - self._value(end)
+            gained = before - self.value(end)
             # Written so that NaN counts as no gain.
             better = (gained > gain).unsqueeze(-1)
             best = torch.where(better, end[0], best[0]), torch.where(better, end[1], best[1])
@@ -171,7 +181,7 @@ class _Problem:
         at_gamma -= self.covariance.matvec(self.gamma, self.beta, at_beta @ self.R)
         return z[0] + at_beta, energy + at_gamma
 
-    def _value(self, z: Pair) -> Float[Tensor, " c"]:
+    def value(self, z: Pair) -> Float[Tensor, " c"]:
         """J: m(x_n) as it is predicted, in the dtype of γ; the KL divergence in float64."""
         fit = self._mean(z, self.dtype)[0]
         energy = self._mean(z, torch.float64)[1]

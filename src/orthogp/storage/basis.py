@@ -82,13 +82,15 @@ def restore_basis(description: Description, tensors: Tensors) -> Basis:
 
 
 def describe_near(near: NearRows) -> Description:
-    return {"count": near.count, "on_mean": near.on_mean}
+    return {"count": near.count, "on_mean": near.on_mean, "on_beta": near.on_beta}
 
 
 def restore_near(description: Description, tensors: Tensors, basis: Basis) -> NearRows:
     """The rows described, which must be for this basis."""
     count, on_mean = description["count"], description["on_mean"]
-    if type(count) is not int or count < 0 or type(on_mean) is not bool:
+    # Formats before 1.5 had β always.
+    on_beta = description.get("on_beta", True)
+    if type(count) is not int or count < 0 or {type(on_mean), type(on_beta)} != {bool}:
         raise FileError("its near rows have settings of the wrong type")
     x, y, weight = tensors["x"], tensors["y"], tensors.get("weight")
     n, d = len(x), basis.beta.shape[1]
@@ -99,4 +101,4 @@ def restore_near(description: Description, tensors: Tensors, basis: Basis) -> Ne
     parts = [part for part in (x, y, weight) if part is not None]
     if any(part.dtype != basis.beta.dtype or not part.isfinite().all() for part in parts):
         raise FileError(f"its near rows are not finite numbers of {basis.beta.dtype}")
-    return NearRows(x, y, weight, count, on_mean)
+    return NearRows(x, y, weight, count, on_mean, on_beta)

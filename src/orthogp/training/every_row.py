@@ -1,8 +1,8 @@
 """A posterior in which every row counts, at given hyperparameters, for Gaussian noise.
 
-Candidates are the rows near x, few or more of them, and the mean of all rows with near rows for
-what is left of it. The one that predicts left-out rows best is taken, a dearer one only where it
-gains enough.
+Candidates are the rows near x, few or more of them, with or without what β knows of all rows, and
+the mean of all rows with near rows for what is left of it. The one that predicts left-out rows best
+is taken, a dearer one only where it gains enough.
 """
 
 import math
@@ -89,15 +89,15 @@ def condition_on_rows(
     """
     chosen = torch.randperm(len(rows), generator=generator)[:MOST_LEFT_OUT]
     table = _Table(model, rows, chosen)
-    best = table.near(counts[0])
-    for count in counts[1:]:
-        best = _better(best, table.near(count), score)
+    best = table.near(counts[0], on_beta=False)
+    for count, on_beta in [(count, on_beta) for count in counts for on_beta in (False, True)][1:]:
+        best = _better(best, table.near(count, on_beta), score)
     products = _affordable_products(len(rows), table.device.type)
     if all_rows is False or (all_rows is None and products < FEWEST_PRODUCTS):
         return best
-    assert isinstance(best.predictor, NearPredictor)
-    count, products = best.predictor.count, max(products, FEWEST_PRODUCTS)
-    trial = table.without_some(count, products, deadline)
+    near, products = best.model.near, max(products, FEWEST_PRODUCTS)
+    assert near is not None
+    trial = table.without_some(near.count, near.on_beta, products, deadline)
     same_rows = best.left_out.first(trial.left_out.mean.shape[1])
     if all_rows or score(trial.left_out) > score(same_rows) + LEAST_GAIN:
         return table.with_all_rows(trial, products, deadline)
@@ -115,6 +115,7 @@ class _Trial:
 
     weights: Float[Tensor, "c n"]
     count: int
+    on_beta: bool
     left_out: LeftOut
 
 
@@ -139,17 +140,18 @@ class _Table:
         solve_gaussian(model.basis, model.covariance, factor, self.rows.x, y, precision)
         self.factor = factor
 
-    def near_rows(self, y: Float[Tensor, "c n"], count: int, on_mean: bool = False) -> NearRows:
-        return NearRows(self.rows.x, y, self.rows.weight, count, on_mean)
+    def near_rows(
+        self, y: Float[Tensor, "c n"], count: int, on_mean: bool = False, on_beta: bool = True
+    ) -> NearRows:
+        return NearRows(self.rows.x, y, self.rows.weight, count, on_mean, on_beta)
 
-    def near(self, count: int) -> Conditioned:
-        """β and near rows."""
-        near = self.near_rows(self.observed.y, count)
+    def near(self, count: int, on_beta: bool) -> Conditioned:
+        near = self.near_rows(self.observed.y, count, on_beta=on_beta)
         predictor = self._predictor(near)
         left_out = self.left_out(self.chosen, *predictor.leave_one_out(self.chosen))
         return Conditioned(self._model(near), predictor, left_out)
 
-    def without_some(self, count: int, max_products: int, deadline: float) -> _Trial:
+    def without_some(self, count: int, on_beta: bool, max_products: int, deadline: float) -> _Trial:
         """All rows but some in the mean, near rows for what is left: a prediction of those some."""
         num_rows = len(self.rows)
         enough = max(num_rows // 10, min(FEWEST_TOGETHER, num_rows // 3), 1)
@@ -160,19 +162,21 @@ class _Table:
         features = replace(self.features, W=self.features.W[is_there])
         found = self._solve(rows, features, max_products, 0.5 * (time.monotonic() + deadline))
         covariance = self.model.covariance
-        near = near_predictor(covariance, replace(rows, y=found.residual), count, features)
+        near = near_predictor(
+            covariance, replace(rows, y=found.residual), count, features if on_beta else None
+        )
         x = self.rows.x[absent]
         mean, variance = near.marginals(x)
         with torch.no_grad():
             mean = mean + covariance.matvec(x, rows.x, found.weights.to(x)).double()
         weights = torch.zeros_like(self.observed.y)
         weights[:, is_there] = found.weights
-        return _Trial(weights, count, self.left_out(absent, mean, variance))
+        return _Trial(weights, count, on_beta, self.left_out(absent, mean, variance))
 
     def with_all_rows(self, trial: _Trial, max_products: int, deadline: float) -> Conditioned:
         """All rows in the mean, from where a trial has led, and near rows for what is left."""
         found = self._solve(self.observed, self.features, max_products, deadline, trial.weights)
-        near = self.near_rows(found.residual, trial.count, on_mean=True)
+        near = self.near_rows(found.residual, trial.count, on_mean=True, on_beta=trial.on_beta)
         model, predictor = self._model(near), self._predictor(near)
         _set_all_rows(model, self.observed, found)
         return Conditioned(model, replace(predictor, base=model.condensed()), trial.left_out)
@@ -207,7 +211,8 @@ class _Table:
 
     def _predictor(self, near: NearRows) -> NearPredictor:
         observed = self._observations(near)
-        return near_predictor(self.model.covariance, observed, near.count, self.features)
+        features = self.features if near.on_beta else None
+        return near_predictor(self.model.covariance, observed, near.count, features)
 
     def _model(self, near: NearRows) -> VariationalGP:
         m = self.model

@@ -6,13 +6,16 @@ kernel tied to each other, then with each free, but pulled to where it was tied.
 
 - likewise the evidence of some of its rows, and, because there are several optima, from the start
   that of random blocks of rows;
-- from the better of these the evidence of patches of neighbouring rows, which see what is short;
+- from the better of these the evidence of patches of neighbouring rows, which see what is short,
+  and on a GPU once more that of some rows, of many now;
 - from the better of these the leave-one-out density log p(y_i | the rows near x_i without i), which
   minibatches estimate without bias whatever the number of rows.
 
 Of all values found those are taken that predict left-out rows best, by the mean of two figures in
 nats a row: their log density, and that of a normal distribution with the same variance for all. The
 former alone takes values by which most rows are predicted to the last digit and a few not at all.
+The rows by which values are compared take no part in the leave-one-out density that is climbed, and
+are predicted from more rows near them than it can afford.
 """
 
 import math
@@ -40,6 +43,8 @@ from orthogp.training.hyperparameters import Hyperparameters
 MOST_EXACT = {"cpu": 2000, "cuda": 6000}
 TIED_ROWS, FIRST_ROWS = {"cpu": 400, "cuda": 2000}, {"cpu": 1000, "cuda": 3000}
 EVALUATIONS, LAST_EVALUATIONS = 80, 25
+# Rows of a large table whose evidence a GPU climbs once more; a CPU takes too long for as many.
+MANY_ROWS = {"cpu": 0, "cuda": 8000}
 # By how much the logarithms of lengthscales are expected to differ: their standard deviation.
 SPREAD = 1.5
 # Rows of a block, whose evidence takes their cube; rows near each row that is left out; rows that a
@@ -53,7 +58,9 @@ TYPICAL_STEPS = 2 * EVALUATIONS + EVIDENCE_STEPS + PATCH_STEPS + LEAVE_ONE_OUT_S
 # An objective is climbed again from where it led as long as that gains so much, in nats a row.
 ROUNDS, LEAST_GAIN = 4, 0.01
 # Rows by which the values found are compared.
-JUDGED = {"cpu": 2000, "cuda": 8000}
+JUDGED, NEAR_JUDGED = {"cpu": 1000, "cuda": 4000}, 128
+# Of those, how many are predicted at a time.
+CHUNK = {"cpu": 128, "cuda": 1024}
 
 # Keeps the logarithm finite where nothing is left to err about.
 SMALLEST_VARIANCE = 1e-12
@@ -212,14 +219,19 @@ class _Search:
         self.x, self.y = rows.x.to(self.device), latents_first(rows.y.to(self.device)).double()
         self.weight = None if rows.weight is None else rows.weight.to(self.device).double()
         self.exact = len(self.x) <= self._on_device(MOST_EXACT)
-        self.judged = self._sample(self._on_device(JUDGED))
+        # At most half of the rows, so that enough are left to climb by.
+        order = self._sample(len(self.x))
+        self.judged, self.others = order.tensor_split(
+            [min(self._on_device(JUDGED), len(self.x) // 2)]
+        )
 
     def state(self) -> dict[str, Tensor]:
         """What the next round depends on beside the hyperparameters."""
-        return {"judged": self.judged, "generator": self.generator.get_state()}
+        judged = {"judged": self.judged, "others": self.others}
+        return {**judged, "generator": self.generator.get_state()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.judged = state["judged"].to(self.device)
+        self.judged, self.others = (state[name].to(self.device) for name in ("judged", "others"))
         self.generator.set_state(state["generator"].cpu())
 
     def stages(self) -> list[_Stage]:
@@ -231,11 +243,13 @@ class _Search:
             return [tied, self._by_newton("evidence", "tied", count, EVALUATIONS)]
         if self.exact:
             return [tied, some, self._by_newton("evidence", "some_rows", count, LAST_EVALUATIONS)]
+        many = self._by_newton("many_rows", None, self._on_device(MANY_ROWS), LAST_EVALUATIONS)
         return [
             tied,
             some,
             self._by_adam("evidence", "start", self.evidence_of_random_rows, EVIDENCE_STEPS),
             self._by_adam("patches", None, self.evidence_of_patches, PATCH_STEPS),
+            *([many] if self._on_device(MANY_ROWS) else []),
             self._by_adam("leave_one_out", None, self.leave_one_out, LEAVE_ONE_OUT_STEPS),
         ]
 
@@ -249,7 +263,7 @@ class _Search:
 
         return _Stage(name, source, climb, steps)
 
-    def _by_newton(self, name: str, source: str, count: int, steps: int) -> _Stage:
+    def _by_newton(self, name: str, source: str | None, count: int, steps: int) -> _Stage:
         """The evidence of `count` fixed rows."""
 
         def climb(most: int, deadline: float) -> int:
@@ -276,8 +290,8 @@ class _Search:
     def leave_one_out(self, step: int) -> Tensor:
         batch = self._on_device(BATCH)
         if step % REFRESH == 0:
-            self._pool = self._sample(POOL * batch)
-            self._near = self._nearest(self._pool)
+            self._pool = self.others[self._sample(POOL * batch, len(self.others))]
+            self._near = self._nearest(self._pool, NEAR)
         chosen = torch.randint(len(self._pool), (batch,), generator=self.generator)
         chosen = chosen.to(self.device)
         rows = self._pool[chosen]
@@ -294,8 +308,7 @@ class _Search:
             if self.exact:
                 rows, (mean, variance) = slice(None), self._exactly_left_out()
             else:
-                rows, near = self.judged, self._nearest(self.judged)
-                mean, variance = self._moments(rows, near)
+                rows, (mean, variance) = self.judged, self._judged_moments()
             weight = torch.ones_like(self.y[0]) if self.weight is None else self.weight
             error, weight = self.y[:, rows] - mean, weight[rows]
             alike = (weight * error.square()).sum(1, keepdim=True) / weight.sum()
@@ -307,6 +320,12 @@ class _Search:
         except NumericalError:
             return _Judgement(-math.inf, -math.inf)
         return _Judgement(density, score if math.isfinite(score) else -math.inf)
+
+    def _judged_moments(self) -> tuple[Float[Tensor, "c m"], Float[Tensor, "s m"]]:
+        near, size = self._nearest(self.judged, NEAR_JUDGED), self._on_device(CHUNK)
+        parts = zip(self.judged.split(size), near.split(size), strict=True)
+        mean, variance = zip(*(self._moments(*part) for part in parts), strict=True)
+        return torch.cat(mean, dim=1), torch.cat(variance, dim=1)
 
     def _exactly_left_out(self) -> tuple[Float[Tensor, "c n"], Float[Tensor, "s n"]]:
         """Of every row given those at other inputs: from its copies any values would predict it.
@@ -347,14 +366,14 @@ class _Search:
     def _on_device(self, sizes: Mapping[str, int]) -> int:
         return sizes.get(self.device.type, sizes["cpu"])
 
-    def _sample(self, count: int) -> Int[Tensor, " m"]:
-        """Distinct rows; drawn on the host, so that every device draws the same."""
-        order = torch.randperm(len(self.x), generator=self.generator)
+    def _sample(self, count: int, among: int | None = None) -> Int[Tensor, " m"]:
+        """Distinct ones of the first `among`; drawn on the host, so that devices draw alike."""
+        order = torch.randperm(among or len(self.x), generator=self.generator)
         return order[:count].to(self.device)
 
-    def _nearest(self, rows: Int[Tensor, " m"]) -> Int[Tensor, "m k"]:
+    def _nearest(self, rows: Int[Tensor, " m"], count: int) -> Int[Tensor, "m k"]:
         tree = self._tree()
-        return tree.nearest(tree.points[rows], NEAR, rows)
+        return tree.nearest(tree.points[rows], count, rows)
 
     @torch.no_grad()
     def _tree(self) -> Neighbors:
