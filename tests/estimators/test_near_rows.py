@@ -192,12 +192,14 @@ def test_an_onnx_graph_says_what_it_lacks(tmp_path):
         gp.export_onnx(tmp_path / "graph.onnx")
 
 
-@pytest.mark.parametrize("change", ["count", "x", "y", "weight"])
+@pytest.mark.parametrize("change", ["count", "on_beta", "x", "y", "weight"])
 def test_rows_in_a_file_are_checked(change, tmp_path):
     gp = regressor().fit(X, Y, sample_weight=np.ones(ROWS))
     near = gp.model_.near
     if change == "count":
         near.count = -1
+    elif change == "on_beta":
+        near.on_beta = 1
     elif change == "weight":
         near.weight = -near.weight
     else:
@@ -252,6 +254,18 @@ def test_the_number_of_near_rows_and_the_mean_are_chosen(monkeypatch):
     rough = regressor(n_neighbors="auto", n_inducing=4).fit(X, Y)
     assert gp.model_.near.count == 2
     assert rough.model_.near.count == 40 or rough.model_.near.on_mean
+
+
+def test_near_rows_may_do_without_inducing_points(tmp_path):
+    """Where all but near rows mislead: few inducing points, no noise, a file that remembers it."""
+    gp = regressor(n_inducing=3, n_residual=0).fit(X, np.sign(np.sin(9.0 * X[:, 0])))
+    assert not gp.model_.near.on_beta
+    assert gp.model_.predictor().induced is None
+    gp.save(tmp_path / "model")
+    loaded = OrthogonalGPRegressor.load(tmp_path / "model", device="cpu")
+    np.testing.assert_array_equal(loaded.predict(NEW), gp.predict(NEW))
+    gp.partial_fit(NEW, gp.predict(NEW))
+    assert not gp.model_.near.on_beta
 
 
 def test_a_killed_search_goes_on_to_the_same_end(tmp_path):

@@ -8,6 +8,7 @@ import torch
 
 from orthogp.kernel.covariance import Covariance
 from orthogp.linalg import factorise_robustly
+from orthogp.posterior import all_rows
 from orthogp.posterior.all_rows import solve_all_rows
 from orthogp.posterior.induced import Features, Observations
 from orthogp.posterior.near_rows import near_predictor
@@ -49,6 +50,18 @@ def test_it_ends_at_the_exact_weights(covariance, outputs):
     found = solve_all_rows(covariance, features_of(covariance, rows), rows, tolerance=1e-9)
     assert found.converged
     np.testing.assert_allclose(found.weights, exact_weights(covariance, rows), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_matrix_that_is_held_changes_nothing(covariance, dtype, monkeypatch):
+    rows = rows_of(dtype=dtype)
+    features = features_of(covariance, rows)
+    held = solve_all_rows(covariance, features, rows, tolerance=1e-5)
+    monkeypatch.setattr(all_rows, "MOST_BYTES", {"cpu": 0})
+    anew = solve_all_rows(covariance, features, rows, tolerance=1e-5)
+    assert held.converged
+    assert anew.converged
+    np.testing.assert_allclose(held.weights, anew.weights, rtol=0, atol=1e-4)
 
 
 def test_it_is_the_optimum_of_the_papers_family_with_every_row_a_residual_point(covariance):

@@ -194,6 +194,14 @@ def small(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     return x, (y - y.mean()) / y.std()
 
 
+def test_rows_that_compare_values_are_not_climbed(hyperparameters, monkeypatch):
+    monkeypatch.setattr(predictive, "MOST_EXACT", {"cpu": 10})
+    search = predictive._Search(hyperparameters, table(), torch.Generator().manual_seed(0))
+    search.leave_one_out(0)
+    assert len(search.judged) == 100
+    assert not torch.isin(search._pool, search.judged).any()
+
+
 def test_copies_of_a_row_are_left_out_together(hyperparameters):
     rows = table(30)
     twice = Rows(rows.x.repeat(2, 1), rows.y.repeat(2))

@@ -89,9 +89,13 @@ def condition_on_rows(
     """
     chosen = torch.randperm(len(rows), generator=generator)[:MOST_LEFT_OUT]
     table = _Table(model, rows, chosen)
-    best = table.near(counts[0], on_beta=False)
-    for count, on_beta in [(count, on_beta) for count in counts for on_beta in (False, True)][1:]:
-        best = _better(best, table.near(count, on_beta), score)
+    best, best_score = None, -math.inf
+    for count, on_beta in [(count, on_beta) for count in counts for on_beta in (False, True)]:
+        found = table.near(count, on_beta)
+        found_score = score(found.left_out)
+        if best is None or found_score > best_score + LEAST_GAIN:
+            best, best_score = found, found_score
+    assert best is not None
     products = _affordable_products(len(rows), table.device.type)
     if all_rows is False or (all_rows is None and products < FEWEST_PRODUCTS):
         return best
@@ -117,10 +121,6 @@ class _Trial:
     count: int
     on_beta: bool
     left_out: LeftOut
-
-
-def _better(one: Conditioned, dearer: Conditioned, score: Score) -> Conditioned:
-    return dearer if score(dearer.left_out) > score(one.left_out) + LEAST_GAIN else one
 
 
 class _Table:

@@ -13,8 +13,8 @@ from orthogp.likelihoods import ClassificationLikelihood
 
 # Fewer rows than this say too little about two numbers, or about a tail.
 SMALLEST_SAMPLE = 100
-# Logarithms of scales stay within ±4.
-LIMIT, ITERATIONS = 4.0, 50
+# Logarithms of scales stay within ±10.
+LIMIT, ITERATIONS = 10.0, 50
 # 1/ν where the search begins, and its bounds.
 FIRST_TAIL, LIGHTEST, HEAVIEST = 0.2, 1e-3, 1.0
 # The most latents whose density one evaluation of the loss computes.
@@ -40,7 +40,7 @@ class Tails(NamedTuple):
 def fit_variance_scales(
     residual: Float[Tensor, " n"], latent: Float[Tensor, " n"], noise: Float[Tensor, " n"]
 ) -> VarianceScales:
-    """The κ_s and κ_σ of the highest density, each within e^±4; (1, 1) for a small sample."""
+    """The κ_s and κ_σ of the highest density, each within e^±10; (1, 1) for a small sample."""
     if residual.shape[0] < SMALLEST_SAMPLE:
         return VarianceScales()
     residual, latent, noise = (values.double().cpu() for values in (residual, latent, noise))
@@ -115,7 +115,7 @@ def fit_latent_scales(
     mean: Float[Tensor, "c n"],
     variance: Float[Tensor, "c n"],
 ) -> LatentScales:
-    """The most probable τ and κ, each within e^±4; (1, 1) unless they gain enough."""
+    """The most probable τ and κ, each within e^±10; (1, 1) unless they gain enough."""
     count = min(mean.shape[1], max(SMALLEST_SAMPLE, MOST_LATENTS // mean.shape[0]))
     y, mean, variance = y[:count].to(mean.device), mean[:, :count], variance[:, :count]
     if count < SMALLEST_SAMPLE:
