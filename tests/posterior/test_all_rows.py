@@ -57,7 +57,7 @@ def test_a_matrix_that_is_held_changes_nothing(covariance, dtype, monkeypatch):
     rows = rows_of(dtype=dtype)
     features = features_of(covariance, rows)
     held = solve_all_rows(covariance, features, rows, tolerance=1e-5)
-    monkeypatch.setattr(all_rows, "MOST_BYTES", {"cpu": 0})
+    monkeypatch.setattr(all_rows, "affordable_bytes", lambda device: 0)
     anew = solve_all_rows(covariance, features, rows, tolerance=1e-5)
     assert held.converged
     assert anew.converged

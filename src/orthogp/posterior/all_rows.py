@@ -2,7 +2,7 @@
 
 For Gaussian noise the best mean of the orthogonal family with γ = X is k_xX α with (K + D) α = y.
 β preconditions: with W = R K_βX the matrix Wᵀ W + D is inverted by Woodbury's identity. K is held
-where it is small; otherwise every product evaluates it anew, without memory that grows with n².
+where memory allows; otherwise every product evaluates it anew, without memory that grows with n².
 What is left of the residual
 
     r = y − (K + D) α
@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from orthogp.execution.memory import affordable_bytes
 from orthogp.kernel.covariance import Covariance
 from orthogp.linalg import cholesky
 from orthogp.posterior.induced import Features, Observations
@@ -26,8 +27,6 @@ from orthogp.posterior.induced import Features, Observations
 TOLERANCE = 0.03
 # What a product in float64 counts for where x is float32.
 WIDE_PRODUCTS = 3
-# K is held where it takes no more memory than this.
-MOST_BYTES = {"cpu": 2**31, "cuda": 2**34}
 # The residual by recursion, in float32, is off where it is below the true one by this factor.
 MOST_DRIFT = 2.0
 
@@ -78,6 +77,11 @@ def solve_all_rows(
     return Solution(weights, residual, system.products, system.is_small(residual))
 
 
+def fits_in_memory(x: Float[Tensor, "n d"]) -> bool:
+    """Whether K_xx may be held, so that it is evaluated once for all products."""
+    return len(x) ** 2 * x.dtype.itemsize <= affordable_bytes(x.device)
+
+
 class _System:
     """K + D, its preconditioner, and how far a solution is to go."""
 
@@ -118,13 +122,12 @@ class _System:
         return Ka.double() + self.noise * a
 
     def hold(self, dtype: torch.dtype) -> None:
-        """Evaluates K for many products in `dtype`, if it is small."""
-        most = MOST_BYTES.get(self.x.device.type, MOST_BYTES["cpu"])
+        """Evaluates K for many products in `dtype`, where memory allows."""
         if self.K is not None and self.K.dtype == dtype:
             return
         self.K = None
-        if len(self.x) ** 2 * dtype.itemsize <= most:
-            x = self.x.to(dtype)
+        x = self.x.to(dtype)
+        if fits_in_memory(x):
             self.K = self.covariance.block(x, x)
 
     def precondition(self, r: Float[Tensor, "c n"]) -> Float[Tensor, "c n"]:

@@ -20,7 +20,7 @@ from orthogp.likelihoods import Gaussian
 from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP
 from orthogp.posterior import NaturalGaussian, NearPredictor, NearRows, Orthogonal, Predictor
-from orthogp.posterior.all_rows import Solution, solve_all_rows
+from orthogp.posterior.all_rows import Solution, fits_in_memory, solve_all_rows
 from orthogp.posterior.induced import Features, Observations
 from orthogp.posterior.near_rows import near_predictor
 from orthogp.posterior.optimum import leave_one_out
@@ -33,7 +33,8 @@ MOST_LEFT_OUT = 5000
 FEWEST_TOGETHER, MOST_TOGETHER = 500, 2000
 # What a dearer candidate must gain, in nats a row.
 LEAST_GAIN = 0.01
-# Kernel values that products with all rows may take; fewer products are not worth a trial.
+# Kernel values that products with all rows may take where each evaluates them anew; fewer products
+# are not worth a trial.
 MOST_VALUES = {"cpu": 4e10, "cuda": 1e11}
 FEWEST_PRODUCTS, MOST_PRODUCTS = 20, {"cpu": 50, "cuda": 100}
 
@@ -96,7 +97,7 @@ def condition_on_rows(
         if best is None or found_score > best_score + LEAST_GAIN:
             best, best_score = found, found_score
     assert best is not None
-    products = _affordable_products(len(rows), table.device.type)
+    products = _affordable_products(table.rows.x)
     if all_rows is False or (all_rows is None and products < FEWEST_PRODUCTS):
         return best
     near, products = best.model.near, max(products, FEWEST_PRODUCTS)
@@ -108,9 +109,10 @@ def condition_on_rows(
     return best
 
 
-def _affordable_products(num_rows: int, device: str) -> int:
+def _affordable_products(x: Float[Tensor, "n d"]) -> int:
+    device = x.device.type
     values, most = (limit.get(device, limit["cpu"]) for limit in (MOST_VALUES, MOST_PRODUCTS))
-    return int(min(most, values / num_rows**2))
+    return int(most if fits_in_memory(x) else min(most, values / len(x) ** 2))
 
 
 @dataclass(frozen=True)
