@@ -9,7 +9,7 @@ from orthogp import OrthogonalGPRegressor
 from orthogp.errors import ConfigurationError, FileError
 from orthogp.estimators import near_rows
 from orthogp.posterior import NearPredictor
-from orthogp.training import predictive
+from orthogp.training import every_row, predictive
 
 ROWS = 400
 
@@ -254,6 +254,16 @@ def test_the_number_of_near_rows_and_the_mean_are_chosen(monkeypatch):
     rough = regressor(n_neighbors="auto", n_inducing=4).fit(X, Y)
     assert gp.model_.near.count == 2
     assert rough.model_.near.count == 40 or rough.model_.near.on_mean
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_products_with_all_rows_are_limited(held, monkeypatch):
+    """By the values that they take, or, where those are held, by their number alone."""
+    monkeypatch.setattr(every_row, "fits_in_memory", lambda x: held)
+    monkeypatch.setattr(every_row, "MOST_VALUES", {"cpu": 30 * 100**2})
+    monkeypatch.setattr(every_row, "MOST_PRODUCTS", {"cpu": 50})
+    counts = {n: every_row._affordable_products(torch.zeros(n, 2)) for n in (10, 100, 200)}
+    assert counts == {10: 50, 100: 50 if held else 30, 200: 7}
 
 
 def test_near_rows_may_do_without_inducing_points(tmp_path):

@@ -33,8 +33,8 @@ MOST_LEFT_OUT = 5000
 FEWEST_TOGETHER, MOST_TOGETHER = 500, 2000
 # What a dearer candidate must gain, in nats a row.
 LEAST_GAIN = 0.01
-# Kernel values that products with all rows may take where each evaluates them anew; fewer products
-# are not worth a trial.
+# Kernel values that products with all rows may take where each evaluates them anew; a table that
+# cannot have the fewest products by them is too large for any.
 MOST_VALUES = {"cpu": 4e10, "cuda": 1e11}
 FEWEST_PRODUCTS, MOST_PRODUCTS = 20, {"cpu": 50, "cuda": 100}
 
@@ -112,7 +112,8 @@ def condition_on_rows(
 def _affordable_products(x: Float[Tensor, "n d"]) -> int:
     device = x.device.type
     values, most = (limit.get(device, limit["cpu"]) for limit in (MOST_VALUES, MOST_PRODUCTS))
-    return int(most if fits_in_memory(x) else min(most, values / len(x) ** 2))
+    anew = int(min(most, values / len(x) ** 2))
+    return int(most) if anew >= FEWEST_PRODUCTS and fits_in_memory(x) else anew
 
 
 @dataclass(frozen=True)
