@@ -53,15 +53,15 @@ def test_it_ends_at_the_exact_weights(covariance, outputs):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_matrix_that_is_held_changes_nothing(covariance, dtype, monkeypatch):
+def test_a_stored_matrix_changes_nothing(covariance, dtype, monkeypatch):
     rows = rows_of(dtype=dtype)
     features = features_of(covariance, rows)
-    held = solve_all_rows(covariance, features, rows, tolerance=1e-5)
+    stored = solve_all_rows(covariance, features, rows, tolerance=1e-5)
     monkeypatch.setattr(all_rows, "affordable_bytes", lambda device: 0)
-    anew = solve_all_rows(covariance, features, rows, tolerance=1e-5)
-    assert held.converged
-    assert anew.converged
-    np.testing.assert_allclose(held.weights, anew.weights, rtol=0, atol=1e-4)
+    evaluated = solve_all_rows(covariance, features, rows, tolerance=1e-5)
+    assert stored.converged
+    assert evaluated.converged
+    np.testing.assert_allclose(stored.weights, evaluated.weights, rtol=0, atol=1e-4)
 
 
 def test_it_is_the_optimum_of_the_papers_family_with_every_row_a_residual_point(covariance):

@@ -1,7 +1,7 @@
 """γ = all rows: the mean of the exact Gaussian process, by conjugate gradients.
 
 For Gaussian noise the best mean of the orthogonal family with γ = X is k_xX α with (K + D) α = y.
-β preconditions: with W = R K_βX the matrix Wᵀ W + D is inverted by Woodbury's identity. K is held
+β preconditions: with W = R K_βX the matrix Wᵀ W + D is inverted by Woodbury's identity. K is stored
 where memory allows; otherwise every product evaluates it anew, without memory that grows with n².
 What is left of the residual
 
@@ -27,6 +27,8 @@ from orthogp.posterior.induced import Features, Observations
 TOLERANCE = 0.03
 # What a product in float64 counts for where x is float32.
 WIDE_PRODUCTS = 3
+# Rows of K that are evaluated at a time: a kernel may need several temporaries of its block's size.
+BLOCK_ROWS = 1024
 # The residual by recursion, in float32, is off where it is below the true one by this factor.
 MOST_DRIFT = 2.0
 
@@ -78,7 +80,7 @@ def solve_all_rows(
 
 
 def fits_in_memory(x: Float[Tensor, "n d"]) -> bool:
-    """Whether K_xx may be held, so that it is evaluated once for all products."""
+    """Whether K_xx may be stored, so that it is evaluated once for all products."""
     return len(x) ** 2 * x.dtype.itemsize <= affordable_bytes(x.device)
 
 
@@ -95,7 +97,8 @@ class _System:
         deadline: float | None,
     ):
         self.covariance, self.x, self.noise = covariance, rows.x, rows.noise.double()
-        self.W, self.K = features.W, None
+        self.W = features.W
+        self.K: Float[Tensor, "n n"] | None = None
         self.goal = tolerance * self.noise.mean(-1).sqrt()
         self.max_products, self.deadline, self.products = max_products, deadline, 0
         # I + W D⁻¹ Wᵀ, of every noise.
@@ -114,21 +117,24 @@ class _System:
     def product(self, a: Float[Tensor, "c n"], dtype: torch.dtype) -> Float[Tensor, "c n"]:
         """(K + D) a."""
         self.products += 1 if dtype == self.x.dtype else WIDE_PRODUCTS
-        x, a_narrow = self.x.to(dtype), a.to(dtype)
         if self.K is not None and self.K.dtype == dtype:
-            Ka = a_narrow @ self.K
+            Ka = a.to(dtype) @ self.K
         else:
-            Ka = self.covariance.matvec(x, x, a_narrow)
+            x = self.x.to(dtype)
+            Ka = self.covariance.matvec(x, x, a.to(dtype))
         return Ka.double() + self.noise * a
 
-    def hold(self, dtype: torch.dtype) -> None:
-        """Evaluates K for many products in `dtype`, where memory allows."""
+    def store_kernel_matrix(self, dtype: torch.dtype) -> None:
+        """Evaluates K once for many products in `dtype`, where memory allows."""
         if self.K is not None and self.K.dtype == dtype:
             return
-        self.K = None
-        x = self.x.to(dtype)
-        if fits_in_memory(x):
-            self.K = self.covariance.block(x, x)
+        self.K, x = None, self.x.to(dtype)
+        if not fits_in_memory(x):
+            return
+        K = x.new_empty(len(x), len(x))
+        for rows, out in zip(x.split(BLOCK_ROWS), K.split(BLOCK_ROWS), strict=True):
+            out.copy_(self.covariance.block(rows, x))
+        self.K = K
 
     def precondition(self, r: Float[Tensor, "c n"]) -> Float[Tensor, "c n"]:
         """(Wᵀ W + D)⁻¹ r."""
@@ -140,7 +146,7 @@ class _System:
         self, residual: Float[Tensor, "c n"], dtype: torch.dtype
     ) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
         """A step from here and the residual after it by recursion, every output on its own."""
-        self.hold(dtype)
+        self.store_kernel_matrix(dtype)
         found, r = torch.zeros_like(residual), residual
         s = self.precondition(r)
         direction, rs = s, (r * s).sum(-1, keepdim=True)

@@ -112,8 +112,10 @@ def condition_on_rows(
 def _affordable_products(x: Float[Tensor, "n d"]) -> int:
     device = x.device.type
     values, most = (limit.get(device, limit["cpu"]) for limit in (MOST_VALUES, MOST_PRODUCTS))
-    anew = int(min(most, values / len(x) ** 2))
-    return int(most) if anew >= FEWEST_PRODUCTS and fits_in_memory(x) else anew
+    without_storing = int(min(most, values / len(x) ** 2))
+    if without_storing >= FEWEST_PRODUCTS and fits_in_memory(x):
+        return int(most)
+    return without_storing
 
 
 @dataclass(frozen=True)
