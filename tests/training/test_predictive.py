@@ -13,7 +13,8 @@ from orthogp.posterior.optimum import leave_one_out
 from orthogp.training import Rows, predictive
 from orthogp.training.evidence import log_evidence
 from orthogp.training.hyperparameters import Hyperparameters
-from orthogp.training.predictive import learn_to_predict, left_out_moments, log_normal
+from orthogp.training.left_out import left_out_moments, log_normal
+from orthogp.training.predictive import learn_to_predict
 from problems import default_sum
 
 D = 2

@@ -233,9 +233,9 @@ class NearRows(nn.Module):
     """The rows that predictions are conditioned on, as a part of a model.
 
     `y` is `[c, n]`, less the prior mean and, where they are `on_mean`, less what the mean of the
-    basis explains. `weight` divides the variance of the noise. With `on_beta` predictions count on
-    what β knows of all rows besides. With a `count` of zero the rows are held for others that are
-    to join them, as where β are all rows.
+    basis explains. `weight` divides the variance of the noise. With `on_beta` a prediction also
+    uses q(v), which β has learned from all rows; without it the near rows alone. A `count` of zero
+    is for models whose β are all rows: the rows are there for others to join them.
     """
 
     x: Tensor

@@ -63,7 +63,7 @@ def solve_gaussian(
     q = basis.q
     assert isinstance(q, NaturalGaussian | FactorGaussian)
     problem = _Problem(basis, covariance, factor, x, y.double(), precision.double())
-    S, v = problem.best_without_gamma()
+    S, v = problem.optimum_without_gamma()
     start = q.whitened(factor).v.detach().double(), basis.a_gamma.double()
     if len(basis.gamma):
         (v, a), solved = problem.minimise(start, S, max_products, deadline)
@@ -95,15 +95,15 @@ class _Problem:
         self.beta, self.gamma = basis.beta.detach().double(), basis.gamma.detach().double()
         self.x, self.y, self.precision = x.double(), y, precision
 
-    def best_without_gamma(self) -> tuple[Float[Tensor, "c b b"], Float[Tensor, "c b"]]:
-        """S̃ = (I + Σ_n w_n w_nᵀ / σ_n²)⁻¹, whatever a is, and v = S̃ Σ_n w_n y_n / σ_n² for none."""
+    def optimum_without_gamma(self) -> tuple[Float[Tensor, "c b b"], Float[Tensor, "c b"]]:
+        """S̃ = (I + Σ_n w_n w_nᵀ / σ_n²)⁻¹, and v = S̃ Σ_n w_n y_n / σ_n², the best with a = 0."""
         size = self.beta.shape[0]
         identity = torch.eye(size, dtype=self.R.dtype, device=self.R.device)
         # Where outputs share their noise they share S̃.
         shared = bool((self.precision == self.precision[:1]).all())
         precision = self.precision[:1] if shared else self.precision
         total = identity.repeat(len(precision), 1, 1)
-        part, moved = torch.empty_like(total), self.R.new_zeros(len(self.y), size)
+        part, precision_mean = torch.empty_like(total), self.R.new_zeros(len(self.y), size)
         pieces = zip(
             self.x.split(CHUNK), precision.split(CHUNK, dim=1),
             (self.y * self.precision).split(CHUNK, dim=1), strict=True,
@@ -112,9 +112,9 @@ class _Problem:
             w = self.R @ self.covariance.block(self.beta, rows)
             symmetric_product(p.unsqueeze(-2) * w, w, out=part)
             total += part
-            moved += py @ w.mT
+            precision_mean += py @ w.mT
         S = torch.cholesky_inverse(cholesky(total))
-        v = (S @ moved.unsqueeze(-1)).squeeze(-1)
+        v = (S @ precision_mean.unsqueeze(-1)).squeeze(-1)
         return S.expand(len(self.precision), size, size), v
 
     def minimise(

@@ -29,14 +29,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orthogp.errors import NumericalError
-from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods.targets import latents_first
-from orthogp.posterior.induced import dot, factor_with_noise
 from orthogp.posterior.neighbors import Neighbors
 from orthogp.posterior.optimum import leave_one_out as exact_leave_one_out
 from orthogp.training.batches import Rows
 from orthogp.training.evidence import log_evidence
 from orthogp.training.hyperparameters import Hyperparameters
+from orthogp.training.left_out import left_out_moments, log_normal
 
 # Up to so many rows the evidence is that of all rows. It takes their cube: where there are many,
 # that of some of them leads most of the way.
@@ -378,35 +377,3 @@ class _Search:
     @torch.no_grad()
     def _tree(self) -> Neighbors:
         return Neighbors(self.x.double() * self.covariance.relevance(self.x).sqrt())
-
-
-def log_normal(error: Tensor, variance: Tensor) -> Tensor:
-    return -0.5 * (error.square() / variance + variance.log() + math.log(2.0 * math.pi))
-
-
-def left_out_moments(
-    covariance: Covariance,
-    x: Float[Tensor, "m d"],
-    noise: Float[Tensor, "s 1"],
-    x_near: Float[Tensor, "m k d"],
-    y_near: Float[Tensor, "c m k"],
-    noise_near: Float[Tensor, "s m k"],
-) -> tuple[Float[Tensor, "c m"], Float[Tensor, "s m"]]:
-    """Mean and variance of y given y_N at every row, differentiable in the hyperparameters.
-
-    With A = K_NN + D, c = A⁻¹ k and e = A⁻¹ y_N as constants, m = kᵀe + cᵀy_N − cᵀA e and
-    s = k_xx − 2 cᵀk + cᵀA c have the values and the gradients of kᵀA⁻¹y_N and k_xx − kᵀA⁻¹k: no
-    gradient passes through a factorisation.
-    """
-    with covariance.parameters_read_once(x):
-        K = covariance.batched_block(x_near, x_near)
-        k = covariance.batched_block(x_near, x.unsqueeze(1)).squeeze(-1)
-        prior = covariance.diagonal(x)
-    with torch.no_grad():
-        L = factor_with_noise(K, noise_near)
-        c = torch.cholesky_solve(k.unsqueeze(-1), L).squeeze(-1)
-        e = torch.cholesky_solve(y_near.unsqueeze(-1), L).squeeze(-1)
-    Ac = (K @ c.unsqueeze(-1)).squeeze(-1) + noise_near * c
-    mean = dot(k, e) + dot(c, y_near) - dot(Ac, e)
-    variance = prior - 2.0 * dot(c, k) + dot(Ac, c) + noise
-    return mean, variance

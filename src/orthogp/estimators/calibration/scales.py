@@ -13,7 +13,7 @@ from orthogp.likelihoods import ClassificationLikelihood
 
 # Fewer rows than this say too little about two numbers, or about a tail.
 SMALLEST_SAMPLE = 100
-# Logarithms of scales stay within ±10.
+# The largest |log κ|: rows that are predicted to the last digit would ask for a scale of zero.
 LIMIT, ITERATIONS = 10.0, 50
 # 1/ν where the search begins, and its bounds.
 FIRST_TAIL, LIGHTEST, HEAVIEST = 0.2, 1e-3, 1.0

@@ -1,0 +1,42 @@
+"""Predictions of rows left out, given the rows near each, for Gaussian noise."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from orthogp.kernel.covariance import Covariance
+from orthogp.posterior.induced import dot, factor_with_noise
+
+
+def log_normal(error: Tensor, variance: Tensor) -> Tensor:
+    return -0.5 * (error.square() / variance + variance.log() + math.log(2.0 * math.pi))
+
+
+def left_out_moments(
+    covariance: Covariance,
+    x: Float[Tensor, "m d"],
+    noise: Float[Tensor, "s 1"],
+    x_near: Float[Tensor, "m k d"],
+    y_near: Float[Tensor, "c m k"],
+    noise_near: Float[Tensor, "s m k"],
+) -> tuple[Float[Tensor, "c m"], Float[Tensor, "s m"]]:
+    """Mean and variance of y given y_N at every row, differentiable in the hyperparameters.
+
+    With A = K_NN + D, c = A⁻¹ k and e = A⁻¹ y_N as constants, m = kᵀe + cᵀy_N − cᵀA e and
+    s = k_xx − 2 cᵀk + cᵀA c have the values and the gradients of kᵀA⁻¹y_N and k_xx − kᵀA⁻¹k: no
+    gradient passes through a factorisation.
+    """
+    with covariance.parameters_read_once(x):
+        K = covariance.batched_block(x_near, x_near)
+        k = covariance.batched_block(x_near, x.unsqueeze(1)).squeeze(-1)
+        prior = covariance.diagonal(x)
+    with torch.no_grad():
+        L = factor_with_noise(K, noise_near)
+        c = torch.cholesky_solve(k.unsqueeze(-1), L).squeeze(-1)
+        e = torch.cholesky_solve(y_near.unsqueeze(-1), L).squeeze(-1)
+    Ac = (K @ c.unsqueeze(-1)).squeeze(-1) + noise_near * c
+    mean = dot(k, e) + dot(c, y_near) - dot(Ac, e)
+    variance = prior - 2.0 * dot(c, k) + dot(Ac, c) + noise
+    return mean, variance
