@@ -47,6 +47,7 @@ from orthogp.estimators.setting_checks import (
     usable_device,
 )
 from orthogp.estimators.settings import Settings, no_type_check
+from orthogp.estimators.site_rows import TIME_SHARE, residual_process, site_rows, uses_sites
 from orthogp.estimators.start import new_model
 from orthogp.estimators.state import (
     ARRAYS,
@@ -60,7 +61,7 @@ from orthogp.estimators.targets import Learner, Targets
 from orthogp.execution.team import current_team
 from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP
-from orthogp.posterior import Orthogonal
+from orthogp.posterior import NearRows, Orthogonal, SiteRows
 from orthogp.sources import as_source
 from orthogp.storage import Saved, load_model, save_model
 from orthogp.storage.onnx import export_onnx
@@ -73,6 +74,7 @@ from orthogp.training import (
     predict_in_chunks,
     solvable,
 )
+from orthogp.training.sites import ResidualProcess
 
 # Points at which a loaded estimator must predict finite values.
 CHECKED_POINTS = 4
@@ -145,10 +147,10 @@ class OrthogonalGP(Settings, BaseEstimator):
         `adds` says that rows join those of the previous fit where it holds them.
         """
         before = getattr(self, "_fitted", None) if continues else None
-        if adds and before is not None and before.model.near is not None:
+        if adds and before is not None and isinstance(before.model.near, NearRows):
             self._set_fitted(self._learn_more(X, y, sample_weight, before))
         else:
-            self._set_fitted(self._learn(X, y, sample_weight, before, classes))
+            self._set_fitted(self._learn(X, y, sample_weight, before, classes, adds))
         return self
 
     def _learn_more(self, X: Any, y: Any, sample_weight: Any, before: Fitted) -> Fitted:
@@ -165,7 +167,13 @@ class OrthogonalGP(Settings, BaseEstimator):
         return replace(before, model=model, predictor=model.predictor())
 
     def _learn(
-        self, X: Any, y: Any, sample_weight: Any, before: Fitted | None, classes: NDArray | None
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        before: Fitted | None,
+        classes: NDArray | None,
+        adds: bool,
     ) -> Fitted:
         """Fits a model to these rows, continuing from the previous fit if there is one."""
         settings = self.get_params(deep=False)
@@ -180,7 +188,7 @@ class OrthogonalGP(Settings, BaseEstimator):
         require_alike(data.train, team)
         train, held_out = data.train, data.held_out
         prior = self._prior(data.sample.y, data.units.targets)
-        if before is not None and before.model.near is not None:
+        if before is not None and isinstance(before.model.near, NearRows):
             # There is nothing to continue: hyperparameters are found anew, q is solved for.
             before = None
         # A fit that was trained by steps is continued by steps.
@@ -195,7 +203,7 @@ class OrthogonalGP(Settings, BaseEstimator):
         else:
             steps_before, history = before.steps, before.history
             # Training changes a model in place, and this run may fail.
-            model = deepcopy(before.model)
+            model = deepcopy(before.model.without_near_rows())
             started = starts_by_evidence(settings, len(train), model.likelihood)
             added_gamma = model.basis.gamma[:0]
         model.to(device)
@@ -204,8 +212,9 @@ class OrthogonalGP(Settings, BaseEstimator):
         config = training_config(settings, len(train), gaussian, seed + steps_before, started)
         trains_on_all = held_out is not None and isinstance(train, Rows)
         solves = solvable(model) and isinstance(train, Rows)
+        corrects = uses_sites(settings, data, model)
         if trains_on_all or solves:
-            config = first_config(config)
+            config = first_config(config, TIME_SHARE if corrects else 0.0)
         bar = (ProgressBar(config.max_steps, config.max_time),) if self.verbose else ()
         callbacks = (*self.callbacks, *bar)
         # Evaluating thousands of rows at every report pays only where training may stop early.
@@ -225,10 +234,19 @@ class OrthogonalGP(Settings, BaseEstimator):
             rows = data.bound_rows if held_out is None else held_out
             rows = rows.map(lambda t: t[:: math.ceil(len(t) / COMPARED_ROWS)])
             _warn_if_nothing_learned(model.likelihood, rows.y, *_latents(model, rows))
+        process = None
+        if adds and before is not None and isinstance(before.model.near, SiteRows):
+            process = ResidualProcess.of(before.model.near)
+        elif corrects and result.reason != "interrupt":
+            process = residual_process(settings, data, model, generator)
         if held_out is not None:
+            if process is not None and isinstance(train, Rows):
+                model.near = site_rows(settings, process, model, train)
             calibration = team.agree(
                 self._calibrate(model.likelihood, held_out.y, *_latents(model, held_out))
             )
+            # Training moves all parameters of a model.
+            model.near = None
         else:
             calibration = before.calibration if before else self._identity(data.units.targets)
         if trains_on_all and result.reason != "interrupt":
@@ -242,6 +260,10 @@ class OrthogonalGP(Settings, BaseEstimator):
             for r in team.agree(result.history)
         ]
         bound = team.agree(full_bound(model, data.bound_rows, data.num_rows))
+        if process is not None:
+            model.near = site_rows(settings, process, model, data.bound_rows)
+            if adds and before is not None and isinstance(before.model.near, SiteRows):
+                model.near = before.model.near.joined(model.near)
         return Fitted(
             units=data.units,
             model=model,

@@ -40,10 +40,11 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
     ) -> Self:
         """Continues training with these rows, in the units of the first call.
 
-        `classes` are all that may ever occur; the first call needs them if its y lacks some.
+        `classes` are all that may ever occur; the first call needs them if its y lacks some. The
+        rows join those near which predictions are corrected, whose corrections stay as they were.
         """
         given = None if classes is None else checked_labels(classes, name="classes")
-        return self._fit(X, y, sample_weight, continues=True, classes=given)
+        return self._fit(X, y, sample_weight, continues=True, classes=given, adds=True)
 
     def predict(self, X: ArrayLike) -> NDArray:
         """The most probable label of every row."""

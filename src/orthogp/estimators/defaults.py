@@ -116,11 +116,14 @@ def training_config(
     )
 
 
-def first_config(config: TrainingConfig) -> TrainingConfig:
-    """Leaves time for what follows the run: that of `last_config`, or solving for q."""
+def first_config(config: TrainingConfig, share: float = 0.0) -> TrainingConfig:
+    """Leaves time for what follows the run: that of `last_config`, or solving for q.
+
+    And besides a `share` of the time.
+    """
     if config.max_time is None:
         return config
-    return replace(config, max_time=(1.0 - LAST_STEPS) * config.max_time)
+    return replace(config, max_time=(1.0 - LAST_STEPS - share) * config.max_time)
 
 
 def last_config(config: TrainingConfig, steps: int) -> TrainingConfig | None:

@@ -16,7 +16,7 @@ from orthogp.estimators.scaling import Array
 from orthogp.estimators.setting_checks import cpu_by_default
 from orthogp.estimators.targets import LabelTargets
 from orthogp.model import VariationalGP
-from orthogp.posterior import NearPredictor, Predictor
+from orthogp.posterior import AnyPredictor
 from orthogp.training import predict_in_chunks
 
 # Rows that a prediction looks at together: memory does not grow with the table.
@@ -36,7 +36,7 @@ class Fitted:
 
     units: Units
     model: VariationalGP
-    predictor: Predictor | NearPredictor
+    predictor: AnyPredictor
     calibration: Calibration | LatentScales
     elbo: float
     history: tuple[dict[str, Any], ...]

@@ -32,7 +32,7 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood, RegressionLikelihood
 from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP, build_basis, require_evaluable
-from orthogp.posterior import NearPredictor, NearRows, Predictor
+from orthogp.posterior import AnyPredictor, NearRows
 from orthogp.posterior.near_rows import SMALLEST_WEIGHT
 from orthogp.posterior.neighbors import canonical_order
 from orthogp.posterior.points import choose_beta
@@ -72,7 +72,7 @@ class NearFit:
     and what its hyperparameters took to find."""
 
     model: VariationalGP
-    predictor: Predictor | NearPredictor
+    predictor: AnyPredictor
     left_out: LeftOut
     calibration: Calibration | LatentScales
     history: tuple[Report, ...]
@@ -96,7 +96,7 @@ class NearSettings:
 def near_settings(
     settings: Mapping[str, Any], data: FitData, likelihood: Likelihood
 ) -> NearSettings | None:
-    """None for the variational posterior alone."""
+    """None where the posterior is trained by steps."""
     value, objective = python_number(settings["n_neighbors"]), settings["objective"]
     whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
     if not (whole or value == "auto"):
@@ -117,8 +117,9 @@ def near_settings(
     if not obstacle:
         counts = NEIGHBORS if value == "auto" else (int(value),)
         return NearSettings(counts, all_rows, objective)
+    by_sites = not isinstance(likelihood, Gaussian) and data.held_out is not None
     wanted = {
-        f"n_neighbors={value}": value not in (0, "auto"),
+        f"n_neighbors={value}": value not in (0, "auto") and not by_sites,
         "n_residual='all'": all_rows is True,
         "objective='leave_one_out'": objective == "leave_one_out",
     }
@@ -131,7 +132,7 @@ def near_settings(
 def _obstacle(settings: Mapping[str, Any], data: FitData, likelihood: Likelihood) -> str:
     """What near rows need and this fit has not."""
     if not isinstance(likelihood, Gaussian):
-        return "Gaussian noise"
+        return "Gaussian noise, or rows that are held out to learn by (validation_fraction)"
     if not isinstance(data.train, Rows):
         return "a table that fits in memory"
     if settings["basis"] not in ("orthogonal", "coupled") or settings["optimizer"] != "natural":
@@ -276,7 +277,7 @@ def with_more_rows(model: VariationalGP, rows: Rows, count: int) -> VariationalG
     """A copy of the model with more rows near; all else is as it was."""
     model = deepcopy(model)
     near, device = model.near, model.basis.beta.device
-    assert near is not None
+    assert isinstance(near, NearRows)
     x = rows.x.to(near.x)
     if near.on_mean:
         explained = model.without_near_rows().predict(x)[0]

@@ -17,10 +17,13 @@ from orthogp.linalg import Factor
 from orthogp.model.build import chosen_jitter, require_evaluable
 from orthogp.model.priors import log_prior, registered_priors
 from orthogp.posterior import (
+    AnyPredictor,
     Basis,
     NearPredictor,
     NearRows,
     Predictor,
+    SitePredictor,
+    SiteRows,
     Whitened,
     condense,
     kl_divergence,
@@ -58,7 +61,7 @@ class VariationalGP(nn.Module):
     `near` are rows that predictions are conditioned on besides; the bound is that without them.
     """
 
-    near: NearRows | None
+    near: NearRows | SiteRows | None
 
     def __init__(
         self,
@@ -67,7 +70,7 @@ class VariationalGP(nn.Module):
         basis: Basis,
         mean: Mean | None = None,
         jitter: float | None = None,
-        near: NearRows | None = None,
+        near: NearRows | SiteRows | None = None,
     ):
         super().__init__()
         if basis.num_latents != likelihood.num_latents:
@@ -81,9 +84,9 @@ class VariationalGP(nn.Module):
         self.likelihood = likelihood
         self.basis = basis
         self.jitter = chosen_jitter(jitter, basis.beta.dtype)
-        if near is not None and not isinstance(likelihood, Gaussian):
+        if isinstance(near, NearRows) and not isinstance(likelihood, Gaussian):
             raise ConfigurationError(
-                f"near rows are for Gaussian noise; the likelihood is a {type(likelihood).__name__}"
+                f"NearRows are for Gaussian noise; the likelihood is a {type(likelihood).__name__}"
             )
         self.register_module("near", near)
 
@@ -153,10 +156,12 @@ class VariationalGP(nn.Module):
         own = next(self.mean.parameters(), x).dtype
         return self.mean(x.to(own)).to(x.dtype)  # pyright: ignore
 
-    def predictor(self) -> Predictor | NearPredictor:
+    def predictor(self) -> AnyPredictor:
         """The posterior as it stands, ready to predict; build it once, reuse it."""
         if self.near is None or self.near.count == 0:
             return self.condensed()
+        if isinstance(self.near, SiteRows):
+            return SitePredictor(self.condensed(), self.near.correction())
         return self._near_predictor(self.near)
 
     def without_near_rows(self) -> "VariationalGP":
@@ -182,7 +187,7 @@ class VariationalGP(nn.Module):
 
     @torch.no_grad()
     def predict(
-        self, x: Float[Tensor, "n d"], predictor: Predictor | NearPredictor | None = None
+        self, x: Float[Tensor, "n d"], predictor: AnyPredictor | None = None
     ) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
         """Mean and variance of the latent functions at x, in float64."""
         self.require_inputs(x)

@@ -3,8 +3,9 @@
 `projection` has the marginals and the KL; `gaussian` the coordinates of q(f_β) for natural steps,
 `factor_gaussian` those for Adam; `natural` and `residual` the rules that move q(f_β) and a_γ;
 `predictor` a posterior condensed for prediction; `near_rows` what the rows near x add to it, found
-by `neighbors`, and `induced` the q(v) that goes with them; `all_rows` and `solve` the best mean for
-Gaussian noise; `optimum` the closed forms; `points` where β and γ start.
+by `neighbors`, `induced` the q(v) that goes with them, and `sites` the same for any likelihood;
+`all_rows` and `solve` the best mean for Gaussian noise; `optimum` the closed forms; `points` where
+β and γ start.
 """
 
 from orthogp.posterior.base import Basis
@@ -15,9 +16,11 @@ from orthogp.posterior.near_rows import NearPredictor, NearRows
 from orthogp.posterior.points import choose_beta, choose_gamma
 from orthogp.posterior.predictor import Predictor, condense
 from orthogp.posterior.projection import Projection, kl_divergence, marginals
+from orthogp.posterior.sites import AnyPredictor, SitePredictor, SiteRows
 
 __all__ = [
     "HOLD_FIXED",
+    "AnyPredictor",
     "Basis",
     "Coupled",
     "CovarianceFactor",
@@ -31,6 +34,8 @@ __all__ = [
     "Orthogonal",
     "Predictor",
     "Projection",
+    "SitePredictor",
+    "SiteRows",
     "Whitened",
     "choose_beta",
     "choose_gamma",

@@ -1,4 +1,4 @@
-"""A basis, and the rows beside it, as JSON and tensors, and back."""
+"""A basis as JSON and tensors, and back."""
 
 from typing import Any
 
@@ -15,7 +15,6 @@ from orthogp.posterior import (
     FactorGaussian,
     Hybrid,
     NaturalGaussian,
-    NearRows,
     Orthogonal,
 )
 from orthogp.storage.modules import Description, fill, tensors_of
@@ -79,26 +78,3 @@ def restore_basis(description: Description, tensors: Tensors) -> Basis:
             raise FileError(f"{key} is {tensors[key].dtype}; {value.dtype} is expected")
     fill(basis, tensors)
     return basis
-
-
-def describe_near(near: NearRows) -> Description:
-    return {"count": near.count, "on_mean": near.on_mean, "on_beta": near.on_beta}
-
-
-def restore_near(description: Description, tensors: Tensors, basis: Basis) -> NearRows:
-    """The rows described, which must be for this basis."""
-    count, on_mean = description["count"], description["on_mean"]
-    # Formats before 1.5 had β always.
-    on_beta = description.get("on_beta", True)
-    if type(count) is not int or count < 0 or {type(on_mean), type(on_beta)} != {bool}:
-        raise FileError("its near rows have settings of the wrong type")
-    x, y, weight = tensors["x"], tensors["y"], tensors.get("weight")
-    n, d = len(x), basis.beta.shape[1]
-    if n < 1 or x.shape != (n, d) or y.shape != (basis.num_latents, n):
-        raise FileError("the sizes of its near rows do not agree")
-    if weight is not None and (weight.shape != (n,) or not bool((weight > 0).all())):
-        raise FileError("the weights of its near rows are not positive, one for each")
-    parts = [part for part in (x, y, weight) if part is not None]
-    if any(part.dtype != basis.beta.dtype or not part.isfinite().all() for part in parts):
-        raise FileError(f"its near rows are not finite numbers of {basis.beta.dtype}")
-    return NearRows(x, y, weight, count, on_mean, on_beta)

@@ -19,7 +19,7 @@ from orthogp.errors import FileError, OrthogpError
 from orthogp.execution import files
 from orthogp.likelihoods import Likelihood, as_likelihood
 from orthogp.model import VariationalGP
-from orthogp.storage.basis import describe_basis, describe_near, restore_basis, restore_near
+from orthogp.storage.basis import describe_basis, restore_basis
 from orthogp.storage.modules import (
     Description,
     build_module,
@@ -29,11 +29,12 @@ from orthogp.storage.modules import (
     tensors_of,
     tensors_under,
 )
+from orthogp.storage.near import describe_near, restore_near
 from orthogp.storage.recipes import Tensors, is_finite_number
 
 KIND = "model"
 # A minor version adds what an older reader may ignore; anything else is a major version.
-FORMAT = (1, 5)
+FORMAT = (1, 6)
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ def _assemble(tensors: Tensors, header: Description, passed: dict[str, Any]) -> 
     near = None
     # Formats before 1.4 had none.
     if header.get("near") is not None:
-        near = restore_near(header["near"], tensors_under(tensors, "near"), basis)
+        stored = tensors_under(tensors, "near")
+        near = restore_near(header["near"], stored, basis, passed["kernel"])
     model = VariationalGP(kernel, likelihood, basis, mean, jitter, near)
     for name in tensors:
         if name.partition(".")[0] not in (*_parts(model), "tensors"):

@@ -10,7 +10,7 @@ from torch import Tensor
 from orthogp.errors import NumericalError
 from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP
-from orthogp.posterior import Basis, NearPredictor, Predictor, kl_divergence, marginals
+from orthogp.posterior import AnyPredictor, Basis, kl_divergence, marginals
 from orthogp.training.batches import ColumnSampler, Rows
 from orthogp.training.streams import Stream
 
@@ -79,7 +79,7 @@ def full_bound(model: VariationalGP, rows: Rows | Stream, num_rows: int | None =
 def predict_in_chunks(
     model: VariationalGP,
     x: Float[Tensor, "n d"],
-    predictor: Predictor | NearPredictor | None = None,
+    predictor: AnyPredictor | None = None,
 ) -> Iterator[tuple[Float[Tensor, "c m"], Float[Tensor, "c m"]]]:
     """Latent means and variances, chunk after chunk in the order of the rows.
 

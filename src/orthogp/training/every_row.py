@@ -19,7 +19,7 @@ from torch import Tensor
 from orthogp.likelihoods import Gaussian
 from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP
-from orthogp.posterior import NaturalGaussian, NearPredictor, NearRows, Orthogonal, Predictor
+from orthogp.posterior import AnyPredictor, NaturalGaussian, NearPredictor, NearRows, Orthogonal
 from orthogp.posterior.all_rows import Solution, fits_in_memory, solve_all_rows
 from orthogp.posterior.induced import Features, Observations
 from orthogp.posterior.near_rows import near_predictor
@@ -56,7 +56,7 @@ class Conditioned:
     """A model with its rows, its predictor, and predictions of left-out rows by it."""
 
     model: VariationalGP
-    predictor: Predictor | NearPredictor
+    predictor: AnyPredictor
     left_out: LeftOut
 
 
@@ -101,7 +101,7 @@ def condition_on_rows(
     if all_rows is False or (all_rows is None and products < FEWEST_PRODUCTS):
         return best
     near, products = best.model.near, max(products, FEWEST_PRODUCTS)
-    assert near is not None
+    assert isinstance(near, NearRows)
     trial = table.without_some(near.count, near.on_beta, products, deadline)
     same_rows = best.left_out.first(trial.left_out.mean.shape[1])
     if all_rows or score(trial.left_out) > score(same_rows) + LEAST_GAIN:

@@ -32,6 +32,42 @@ class _EndedError(Exception):
     """No evaluation or time is left."""
 
 
+def climb(
+    parameters: Sequence[Tensor],
+    objective: Callable[[int], Tensor],
+    steps: int,
+    learning_rate: float,
+    deadline: float = math.inf,
+) -> bool:
+    """Steps of Adam uphill, the number of each given to the objective.
+
+    False where a value or a parameter is no longer finite; they stay where that was then.
+    `deadline` is a time of `time.monotonic()` after which no step begins.
+    """
+    config = TrainingConfig(
+        max_steps=steps, learning_rate=learning_rate, schedule_warmup=steps // 10
+    )
+    rate = torch.zeros((), device=parameters[0].device)
+    adam = Adam(parameters, rate, BETA2)
+    for step in range(steps):
+        if time.monotonic() >= deadline:
+            break
+        try:
+            value = objective(step)
+        except NumericalError:
+            return False
+        if not value.isfinite():
+            return False
+        rate.fill_(config.learning_rate_at(step, step / steps))
+        grads = torch.autograd.grad(-value, parameters)
+        for parameter, grad in zip(parameters, grads, strict=True):
+            parameter.grad = grad
+        adam.step()
+    for parameter in parameters:
+        parameter.grad = None
+    return all(bool(p.isfinite().all()) for p in parameters)
+
+
 class Hyperparameters:
     """Those of a kernel and of Gaussian noise that are to be learned."""
 
@@ -70,33 +106,8 @@ class Hyperparameters:
         learning_rate: float,
         deadline: float = math.inf,
     ) -> bool:
-        """Steps of Adam uphill, the number of each given to the objective.
-
-        False where a value or a parameter is no longer finite; they stay where that was then.
-        `deadline` is a time of `time.monotonic()` after which no step begins.
-        """
-        config = TrainingConfig(
-            max_steps=steps, learning_rate=learning_rate, schedule_warmup=steps // 10
-        )
-        rate = torch.zeros((), device=self.noise.device)
-        adam = Adam(self.parameters, rate, BETA2)
-        for step in range(steps):
-            if time.monotonic() >= deadline:
-                break
-            try:
-                value = objective(step)
-            except NumericalError:
-                return False
-            if not value.isfinite():
-                return False
-            rate.fill_(config.learning_rate_at(step, step / steps))
-            grads = torch.autograd.grad(-value, self.parameters)
-            for parameter, grad in zip(self.parameters, grads, strict=True):
-                parameter.grad = grad
-            adam.step()
-        for parameter in self.parameters:
-            parameter.grad = None
-        return all(bool(p.isfinite().all()) for p in self.parameters)
+        """As `climb`, with these parameters."""
+        return climb(self.parameters, objective, steps, learning_rate, deadline)
 
     def ascend(
         self,

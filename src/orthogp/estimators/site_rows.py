@@ -1,0 +1,48 @@
+"""Near rows in a fit whose noise is not Gaussian: the sites of the rows correct the mean."""
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from orthogp.estimators.intake import FitData
+from orthogp.execution.team import current_team
+from orthogp.model import VariationalGP
+from orthogp.posterior import SiteRows
+from orthogp.training import Rows
+from orthogp.training.sites import ResidualProcess, learn_residual_process
+
+NEIGHBORS = 64
+# The share of the time of a fit that the residual process may take to learn.
+TIME_SHARE = 0.2
+
+
+def uses_sites(settings: Mapping[str, Any], data: FitData, model: VariationalGP) -> bool:
+    """Whether rows that are held out can tell what the sites of the others are worth."""
+    in_memory = isinstance(data.train, Rows) and data.held_out is not None
+    return settings["n_neighbors"] != 0 and in_memory and not model.likelihood.gaussian
+
+
+def residual_process(
+    settings: Mapping[str, Any], data: FitData, model: VariationalGP, generator: torch.Generator
+) -> ResidualProcess | None:
+    """Learned from the held-out rows; None where the model predicts them as well by itself."""
+    train, held_out, max_time = data.train, data.held_out, settings["max_time"]
+    assert isinstance(train, Rows)
+    assert held_out is not None
+    deadline = math.inf if max_time is None else time.monotonic() + TIME_SHARE * max_time
+    return learn_residual_process(
+        model, train, held_out, generator, deadline, settings["train_hyperparameters"]
+    )
+
+
+def site_rows(
+    settings: Mapping[str, Any], process: ResidualProcess, model: VariationalGP, rows: Rows
+) -> SiteRows:
+    """The rows with their sites in the posterior of a model, the same in all processes."""
+    asked = settings["n_neighbors"]
+    found = process.site_rows(model, rows, NEIGHBORS if asked == "auto" else int(asked))
+    current_team().align([*found.parameters(), *found.buffers()])
+    return found

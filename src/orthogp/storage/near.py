@@ -1,0 +1,71 @@
+"""The rows that a model's predictions are conditioned on, as JSON and tensors, and back."""
+
+from copy import deepcopy
+
+from gpytorch.kernels import Kernel
+from torch import Tensor
+
+from orthogp.errors import FileError
+from orthogp.posterior import Basis, NearRows, SiteRows
+from orthogp.storage.modules import (
+    Description,
+    build_module,
+    describe_module,
+    fill,
+    tensors_under,
+)
+from orthogp.storage.recipes import Tensors
+
+
+def describe_near(near: NearRows | SiteRows) -> Description:
+    if isinstance(near, SiteRows):
+        return {"count": near.count, "kernel": describe_module(near.kernel)}
+    return {"count": near.count, "on_mean": near.on_mean, "on_beta": near.on_beta}
+
+
+def restore_near(
+    description: Description, tensors: Tensors, basis: Basis, kernel: Kernel | None
+) -> NearRows | SiteRows:
+    """The rows described, which must be for this basis.
+
+    `kernel` is one passed in, for a residual process whose kernel no file can describe.
+    """
+    count = description["count"]
+    if type(count) is not int or count < 0:
+        raise FileError("its near rows have settings of the wrong type")
+    if "kernel" in description:
+        return _restore_sites(description["kernel"], tensors, basis, kernel, count)
+    on_mean = description["on_mean"]
+    # Formats before 1.5 had β always.
+    on_beta = description.get("on_beta", True)
+    if {type(on_mean), type(on_beta)} != {bool}:
+        raise FileError("its near rows have settings of the wrong type")
+    x, y, weight = tensors["x"], tensors["y"], tensors.get("weight")
+    if weight is not None and (weight.shape != x.shape[:1] or not bool((weight > 0).all())):
+        raise FileError("the weights of its near rows are not positive, one for each")
+    _require_rows(basis, x, y, *([] if weight is None else [weight]))
+    return NearRows(x, y, weight, count, on_mean, on_beta)
+
+
+def _restore_sites(
+    description: Description, tensors: Tensors, basis: Basis, passed: Kernel | None, count: int
+) -> SiteRows:
+    x, residual, noise, weight = (tensors[key] for key in ("x", "residual", "noise", "weight"))
+    _require_rows(basis, x, residual)
+    if any(t.shape != () or not 0 < float(t) < float("inf") for t in (noise, weight)):
+        raise FileError("the noise of its near rows is not a positive number")
+    stored = tensors_under(tensors, "kernel")
+    if passed is None:
+        kernel = build_module(description, stored, Kernel)
+    else:
+        kernel = deepcopy(passed).cpu()
+        fill(kernel, stored)
+    return SiteRows(x, residual, noise, weight, kernel, count)
+
+
+def _require_rows(basis: Basis, x: Tensor, y: Tensor, *others: Tensor) -> None:
+    (n, d), dtype = (len(x), basis.beta.shape[1]), basis.beta.dtype
+    if n < 1 or x.shape != (n, d) or y.shape != (basis.num_latents, n):
+        raise FileError("the sizes of its near rows do not agree")
+    if any(part.dtype != dtype or not part.isfinite().all() for part in (x, y, *others)):
+        raise FileError(f"its near rows are not finite numbers of {dtype}")
