@@ -37,6 +37,28 @@ def test_a_batch_is_one_block_after_another(name, same):
         torch.testing.assert_close(ours, expected, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("tables", "rows"), [(1, 1), (3, 8), (40, 17)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_tables_without_gradients_of_their_points(name, tables, rows, dtype):
+    covariance = Covariance(KERNELS[name]().double())
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(tables, rows, D, generator=generator).to(dtype)
+    weight = torch.randn(tables, rows, rows, generator=generator).to(dtype)
+    found = covariance.batched_block(x, x)
+    plain = torch.stack([covariance.block(part, part) for part in x.double()])
+    rounding = 1e-10 if dtype == torch.float64 else 2e-6
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), plain, rtol=0, atol=rounding)
+    sources = list(covariance.parameters())
+    ours = torch.autograd.grad((weight * found).sum(), sources)
+    for one, expected in zip(
+        ours, torch.autograd.grad((weight * plain).sum(), sources), strict=True
+    ):
+        scale = tables * rows * rounding
+        torch.testing.assert_close(one, expected, rtol=rounding, atol=10.0 * scale)
+
+
 def test_points_of_another_width_are_refused():
     covariance = Covariance(default_sum(D, ard=True))
     with pytest.raises(DataError, match="lengthscales"):

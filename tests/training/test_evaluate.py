@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Bernoulli
 from orthogp.training import Rows, evaluate, fit, full_bound, held_out_log_density
 from orthogp.training.evaluate import predict_in_chunks
@@ -38,6 +39,31 @@ def test_the_full_bound_does_not_depend_on_the_chunks(monkeypatch):
     for size in (7, 299, 300, 1000):
         in_chunks_of(monkeypatch, m, size)
         assert full_bound(m, rows) == pytest.approx(whole, rel=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["orthogonal-natural", "hybrid"])
+@pytest.mark.parametrize("others", [0, 10])
+def test_the_full_bound_where_the_residual_points_are_the_rows(monkeypatch, kind, others):
+    """In another order, some of them copies; with `others` not all are."""
+    p = problem(seed=3, n=50)
+    x, y = torch.cat([p.x, p.x[:5]]), torch.cat([p.y, p.y[5:10]])
+    gamma = x[torch.randperm(55, generator=torch.Generator().manual_seed(0))]
+    gamma[:others] += 0.5
+    m = make_model(kind, type(p)(**vars(p) | {"gamma": gamma}))
+    with torch.no_grad():
+        m.basis.a_gamma.normal_(generator=torch.Generator().manual_seed(1))
+    expected = m.bound(x, y).value.item()
+    products, matvec = [], Covariance.matvec
+
+    def counted(self, x, z, a):
+        products.append(len(x) if len(z) == 55 else 0)
+        return matvec(self, x, z, a)
+
+    monkeypatch.setattr(Covariance, "matvec", counted)
+    in_chunks_of(monkeypatch, m, 7)
+    monkeypatch.setattr(evaluate, "EXACT_KL_LIMIT", 55 if others else 0)
+    assert full_bound(m, Rows(x, y)) == pytest.approx(expected, rel=1e-10)
+    assert sum(products) == len(m.basis.beta) + (110 if others else 55)
 
 
 def test_the_full_bound_of_a_float32_model_is_computed_in_float64():

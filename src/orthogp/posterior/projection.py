@@ -41,6 +41,13 @@ class Projection:
         self.beta, self.gamma, self.a_gamma = points
         self.shards = shards
 
+    def at(self, x: Float[Tensor, "n d"]) -> "Projection":
+        """That at other rows, with all that rows have no part in."""
+        points = self.beta, self.gamma, self.a_gamma
+        found = Projection(self.covariance, self.factor, points, x, self.columns, self.shards)
+        found._solved = self._solved
+        return found
+
     @cached_property
     def k(self) -> Float[Tensor, "b n"]:
         """k_βx."""
@@ -68,6 +75,11 @@ class Projection:
         if self.shards is not None:
             return self._shared_products[0]
         return self.covariance.matvec(self.x, self.gamma, self.a_gamma)
+
+    @cached_property
+    def at_gamma(self) -> Float[Tensor, "c g"]:
+        """K_γ a_γ."""
+        return self.covariance.matvec(self.gamma, self.gamma, self.a_gamma)
 
     @cached_property
     def at_points(self) -> tuple[Float[Tensor, "c b"], Float[Tensor, "c k"]]:
@@ -109,8 +121,7 @@ class Projection:
         """Σ_j a_j r(γ_j) = a_γᵀ K_γ⊥β a_γ for every latent function."""
         if self.columns is None:
             # a_γᵀ K_γ a_γ − uᵀu: nothing is sampled, so nothing is lost by the difference.
-            at_gamma = self.covariance.matvec(self.gamma, self.gamma, self.a_gamma)
-            energy = (self.a_gamma.double() * at_gamma.double()).sum(-1)
+            energy = (self.a_gamma.double() * self.at_gamma.double()).sum(-1)
             return energy - self.u.square().sum(-1)
         # Projected before sampled: the raw columns of K_γ have a variance that grows with |a|².
         scale = self.gamma.shape[0] / self.columns.shape[0]

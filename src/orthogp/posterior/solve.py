@@ -13,7 +13,6 @@ with n · g. With a few hundred points `decoupled_optimum` has the same in close
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -34,14 +33,6 @@ LOOK_BACK, LEAST_GAIN = 5, 1e-6
 LEAST_SHARE = 0.5
 
 
-@dataclass(frozen=True)
-class Solved:
-    """How a solution ended: products with the Hessian, and what J fell by in all, in nats."""
-
-    products: int
-    gain: float
-
-
 @torch.no_grad()
 def solve_gaussian(
     basis: Basis,
@@ -52,27 +43,25 @@ def solve_gaussian(
     precision: Float[Tensor, "c n"],
     max_products: int = 100,
     deadline: float | None = None,
-) -> Solved:
+) -> int:
     """Moves a_γ and q(f_β) of a coupled or an orthogonal basis to the best of their family.
 
     `y` is without the prior mean and `precision` is weight_n / σ_n². The mean starts where it is
     and only ever improves: in the dtype of γ, in float64 where that is too coarse, and it is left
     as it was where rounding leaves nothing to gain. `deadline` is a time of `time.monotonic()`
-    after which no product begins.
+    after which no product with the Hessian begins. Returns the number of these.
     """
     q = basis.q
     assert isinstance(q, NaturalGaussian | FactorGaussian)
     problem = _Problem(basis, covariance, factor, x, y.double(), precision.double())
     S, v = problem.optimum_without_gamma()
-    start = q.whitened(factor).v.detach().double(), basis.a_gamma.double()
+    products = 0
     if len(basis.gamma):
-        (v, a), solved = problem.minimise(start, S, max_products, deadline)
+        start = q.whitened(factor).v.detach().double(), basis.a_gamma.double()
+        (v, a), products = problem.minimise(start, S, max_products, deadline)
         basis.a_gamma.copy_(a)
-    else:
-        gain = problem.value(start) - problem.value((v, start[1]))
-        solved = Solved(products=0, gain=float(gain.sum()))
     q.set_whitened(factor, v, S)
-    return solved
+    return products
 
 
 # v and a_γ of every latent function, or gradients with respect to them.
@@ -119,7 +108,7 @@ class _Problem:
 
     def minimise(
         self, start: Pair, S: Float[Tensor, "c b b"], max_products: int, deadline: float | None
-    ) -> tuple[Pair, Solved]:
+    ) -> tuple[Pair, int]:
         """Preconditioned conjugate gradients; the start itself where J does not fall from there."""
         scale = self._hessian_diagonal()
 
@@ -145,7 +134,7 @@ class _Problem:
             gain = torch.where(better.squeeze(-1), gained, gain)
             if bool((gained > LEAST_SHARE * expected).all()):
                 break
-        return best, Solved(products, float(gain.sum()))
+        return best, products
 
     def _hessian(self, z: Pair, dtype: torch.dtype) -> Pair:
         fit, energy = self._mean(z, dtype)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from orthogp.errors import NumericalError
@@ -46,33 +46,49 @@ def full_bound(model: VariationalGP, rows: Rows | Stream, num_rows: int | None =
     """The bound on the whole data set, in nats, in float64.
 
     Where `rows` are a random sample of `num_rows` it is an unbiased estimate. The KL is exact up
-    to `EXACT_KL_LIMIT` residual points and an unbiased estimate beyond.
+    to `EXACT_KL_LIMIT` residual points and where these are the rows, an unbiased estimate beyond.
     """
     basis, device = model.basis, model.basis.beta.device
     factor = basis.factor(model.covariance, model.jitter, robust=True)
-    count = basis.gamma.shape[0]
+    count, places = basis.gamma.shape[0], _places_among(basis.gamma, rows)
     columns = None
-    if count > EXACT_KL_LIMIT:
+    if count > EXACT_KL_LIMIT and places is None:
         columns = ColumnSampler(count, ESTIMATE_COLUMNS, 0, device).draw(1)[0]
-    empty = basis.beta[:0].double()
-    whole = basis.project(model.covariance, factor, empty, columns)
-    kl = kl_divergence(whole, basis.coefficients(whole))
-    total = torch.zeros_like(kl)
+    whole = basis.project(model.covariance, factor, basis.beta[:0].double(), columns)
+    q = basis.coefficients(whole)
+    kl = kl_divergence(whole, q)
+    total, done = torch.zeros_like(kl), 0
 
-    def expected_log_prob(part: Rows) -> Tensor:
+    def expected_log_prob(part: Rows) -> tuple[Tensor, int]:
         part = part.to(device, torch.float64)
-        p = basis.project(model.covariance, factor, part.x)
-        mean, variance = marginals(p, basis.coefficients(p))
+        p = whole.at(part.x)
+        if places is not None:
+            p.at_x = whole.at_gamma[:, places[done : done + len(part)]]
+        mean, variance = marginals(p, q)
         log_prob = model.likelihood.expected_log_prob(
             part.y, mean + model.prior_mean(part.x), variance
         )
-        return (log_prob if part.weight is None else log_prob * part.weight).sum()
+        log_prob = log_prob if part.weight is None else log_prob * part.weight
+        return log_prob.sum(), len(part)
 
     size = bound_rows(basis)
-    for found in _in_memory(rows.chunks(size), size, device, expected_log_prob):
-        total = total + found
+    for found, taken in _in_memory(rows.chunks(size), size, device, expected_log_prob):
+        total, done = total + found, done + taken
     share = 1.0 if num_rows is None else len(rows) / num_rows
     return float(total / share - kl)
+
+
+def _places_among(points: Float[Tensor, "g d"], rows: Rows | Stream) -> Int[Tensor, " n"] | None:
+    """Which of as many points each row is; None unless each is one of them."""
+    if not isinstance(rows, Rows) or len(rows) != len(points):
+        return None
+    both = torch.cat([points.double(), rows.x.to(points.device, torch.float64)])
+    found, places = both.unique(dim=0, return_inverse=True)
+    at_points, at_rows = places.split(len(points))
+    which = at_points.new_full((len(found),), -1)
+    which[at_points] = torch.arange(len(points), device=points.device)
+    chosen = which[at_rows]
+    return None if bool((chosen < 0).any()) else chosen
 
 
 @torch.no_grad()

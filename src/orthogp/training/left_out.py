@@ -5,6 +5,7 @@ import math
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from orthogp.kernel.covariance import Covariance
 from orthogp.posterior.induced import dot, factor_with_noise
@@ -26,17 +27,19 @@ def left_out_moments(
 
     With A = K_NN + D, c = A⁻¹ k and e = A⁻¹ y_N as constants, m = kᵀe + cᵀy_N − cᵀA e and
     s = k_xx − 2 cᵀk + cᵀA c have the values and the gradients of kᵀA⁻¹y_N and k_xx − kᵀA⁻¹k: no
-    gradient passes through a factorisation.
+    gradient passes through a factorisation. With T the covariance of N and, last, x, and with
+    c̃ = [c; −1] and ẽ = [e; 0], they are −c̃ᵀT ẽ + cᵀ(y_N − D e) and c̃ᵀT c̃ + cᵀD c.
     """
+    points = torch.cat([x_near, x.unsqueeze(1)], dim=1)
     with covariance.parameters_read_once(x):
-        K = covariance.batched_block(x_near, x_near)
-        k = covariance.batched_block(x_near, x.unsqueeze(1)).squeeze(-1)
-        prior = covariance.diagonal(x)
+        T = covariance.batched_block(points, points)
     with torch.no_grad():
+        K, k = T[:, :-1, :-1], T[:, :-1, -1:]
         L = factor_with_noise(K, noise_near)
-        c = torch.cholesky_solve(k.unsqueeze(-1), L).squeeze(-1)
+        c = torch.cholesky_solve(k, L).squeeze(-1)
         e = torch.cholesky_solve(y_near.unsqueeze(-1), L).squeeze(-1)
-    Ac = (K @ c.unsqueeze(-1)).squeeze(-1) + noise_near * c
-    mean = dot(k, e) + dot(c, y_near) - dot(Ac, e)
-    variance = prior - 2.0 * dot(c, k) + dot(Ac, c) + noise
+        c_table, e_table = pad(c, (0, 1), value=-1.0), pad(e, (0, 1))
+    Tc = (T @ c_table.unsqueeze(-1)).squeeze(-1)
+    mean = dot(c, y_near - noise_near * e) - dot(Tc, e_table)
+    variance = dot(Tc, c_table) + dot(noise_near * c, c) + noise
     return mean, variance

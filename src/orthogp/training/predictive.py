@@ -30,6 +30,8 @@ from torch import Tensor
 
 from orthogp.errors import NumericalError
 from orthogp.likelihoods.targets import latents_first
+from orthogp.posterior import NearPredictor
+from orthogp.posterior.induced import Observations
 from orthogp.posterior.neighbors import Neighbors
 from orthogp.posterior.optimum import leave_one_out as exact_leave_one_out
 from orthogp.training.batches import Rows
@@ -58,8 +60,6 @@ TYPICAL_STEPS = 2 * EVALUATIONS + EVIDENCE_STEPS + PATCH_STEPS + LEAVE_ONE_OUT_S
 ROUNDS, LEAST_GAIN = 4, 0.01
 # Rows by which the values found are compared.
 JUDGED, NEAR_JUDGED = {"cpu": 1000, "cuda": 4000}, 128
-# Of those, how many are predicted at a time.
-CHUNK = {"cpu": 128, "cuda": 1024}
 
 # Keeps the logarithm finite where nothing is left to err about.
 SMALLEST_VARIANCE = 1e-12
@@ -218,19 +218,22 @@ class _Search:
         self.x, self.y = rows.x.to(self.device), latents_first(rows.y.to(self.device)).double()
         self.weight = None if rows.weight is None else rows.weight.to(self.device).double()
         self.exact = len(self.x) <= self._on_device(MOST_EXACT)
+        self._choose_judged()
+
+    def _choose_judged(self) -> None:
+        self._first_state = self.generator.get_state()
         # At most half of the rows, so that enough are left to climb by.
-        order = self._sample(len(self.x))
-        self.judged, self.others = order.tensor_split(
-            [min(self._on_device(JUDGED), len(self.x) // 2)]
-        )
+        count = min(self._on_device(JUDGED), len(self.x) // 2)
+        self.judged, self.others = self._sample(len(self.x)).tensor_split([count])
 
     def state(self) -> dict[str, Tensor]:
-        """What the next round depends on beside the hyperparameters."""
-        judged = {"judged": self.judged, "others": self.others}
-        return {**judged, "generator": self.generator.get_state()}
+        """What the next round depends on beside the hyperparameters: the generator's state, and
+        that by which the rows to be judged were chosen."""
+        return {"first_generator": self._first_state, "generator": self.generator.get_state()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        self.judged, self.others = (state[name].to(self.device) for name in ("judged", "others"))
+        self.generator.set_state(state["first_generator"].cpu())
+        self._choose_judged()
         self.generator.set_state(state["generator"].cpu())
 
     def stages(self) -> list[_Stage]:
@@ -320,11 +323,13 @@ class _Search:
             return _Judgement(-math.inf, -math.inf)
         return _Judgement(density, score if math.isfinite(score) else -math.inf)
 
-    def _judged_moments(self) -> tuple[Float[Tensor, "c m"], Float[Tensor, "s m"]]:
-        near, size = self._nearest(self.judged, NEAR_JUDGED), self._on_device(CHUNK)
-        parts = zip(self.judged.split(size), near.split(size), strict=True)
-        mean, variance = zip(*(self._moments(*part) for part in parts), strict=True)
-        return torch.cat(mean, dim=1), torch.cat(variance, dim=1)
+    def _judged_moments(self) -> tuple[Float[Tensor, "c m"], Float[Tensor, "c m"]]:
+        noise = self.hyperparameters.noise.unsqueeze(-1)
+        weight = torch.ones_like(self.y[0]) if self.weight is None else self.weight
+        rows = Observations(self.x, self.y, noise / weight)
+        near = NearPredictor(self.covariance, rows, NEAR_JUDGED, self._tree(), None, None)
+        mean, variance = near.leave_one_out(self.judged)
+        return mean, variance + noise
 
     def _exactly_left_out(self) -> tuple[Float[Tensor, "c n"], Float[Tensor, "s n"]]:
         """Of every row given those at other inputs: from its copies any values would predict it.

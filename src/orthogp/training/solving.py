@@ -8,7 +8,7 @@ from orthogp.likelihoods import Gaussian
 from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP
 from orthogp.posterior import Coupled, NaturalGaussian, Orthogonal
-from orthogp.posterior.solve import Solved, solve_gaussian
+from orthogp.posterior.solve import solve_gaussian
 from orthogp.training.batches import Rows
 from orthogp.training.config import TrainingConfig
 
@@ -31,8 +31,11 @@ def solvable(model: VariationalGP) -> bool:
 @torch.no_grad()
 def solve(
     model: VariationalGP, rows: Rows, config: TrainingConfig, max_time: float | None = None
-) -> Solved:
-    """Moves q(f_β) and a_γ to their optimum, after a run of `config` on these rows."""
+) -> int:
+    """Moves q(f_β) and a_γ to their optimum, after a run of `config` on these rows.
+
+    Returns the number of products that it took.
+    """
     deadline = None if max_time is None else time.monotonic() + max_time
     basis, device = model.basis, model.basis.beta.device
     x = rows.x.to(device)

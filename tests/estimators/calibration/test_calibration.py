@@ -7,6 +7,7 @@ from gpytorch.likelihoods import SoftmaxLikelihood
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from scipy.optimize import minimize
 from torch.special import ndtr, ndtri
 
 from orthogp.estimators.calibration import (
@@ -21,8 +22,10 @@ from orthogp.estimators.calibration import (
     fit_quantile_map,
     fit_tails,
     fit_variance_scales,
+    is_tail,
     student_log_density,
 )
+from orthogp.estimators.calibration.losses import Residuals
 from orthogp.likelihoods import Bernoulli, Gaussian, Laplace, Poisson, RobustMax, Softmax
 
 
@@ -73,6 +76,57 @@ def test_the_density_of_student_is_scipys():
         found = student_log_density(residual, *torch.tensor([0.7, tail], dtype=torch.float64))
         expected = stats.t.logpdf(residual, 1 / tail, scale=0.7**0.5)
         torch.testing.assert_close(found, torch.from_numpy(expected), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("tail", [None, 1.0, 0.3, 2e-3])
+def test_losses_and_their_gradients_are_those_of_the_densities(tail):
+    rng = np.random.default_rng(0)
+    r, s, noise = rng.normal(size=50), rng.uniform(0.1, 2.0, 50), rng.uniform(0.1, 0.5, 50)
+    rows = Residuals.of(*map(torch.from_numpy, (r, s, noise)))
+
+    def loss(at):
+        return rows.gaussian_loss(at) if tail is None else rows.student_loss(at[:2], at[2])
+
+    at = np.array([0.7, 1.3] if tail is None else [0.7, 1.3, tail])
+    value, gradient = loss(at)
+    deviation = np.sqrt(0.7 * s + 1.3 * noise)
+    density = stats.norm(0, deviation) if tail is None else stats.t(1 / tail, 0, deviation)
+    assert value == pytest.approx(-density.logpdf(r).mean(), rel=1e-9)
+    for i, found in enumerate(gradient):
+        step = np.zeros_like(at)
+        step[i] = 1e-4 * at[i]
+        difference = (loss(at + step)[0] - loss(at - step)[0]) / (2 * step[i])
+        assert found == pytest.approx(difference, rel=1e-4, abs=1e-7)
+
+
+def test_scales_and_tails_are_at_the_optimum():
+    """Of the density less the pull to the start, by a search without gradients."""
+    r, s, noise = (t[::20] for t in heavy_residuals(3.0))
+    r, s, noise = r + 0.1, s.square(), noise * torch.linspace(0.5, 2.0, len(s)).double()
+
+    def searched(log_density, start):
+        def loss(logs):
+            scales = np.exp(logs)
+            deviation = np.sqrt(scales[0] * s.numpy() + scales[1] * noise.numpy())
+            pull = 1e-4 * np.square(logs - np.log(start)).sum()
+            return pull - log_density(deviation, scales).mean()
+
+        options = {"xatol": 1e-8, "fatol": 1e-14, "maxiter": 5000}
+        return np.exp(minimize(loss, np.log(start), method="Nelder-Mead", options=options).x)
+
+    gaussian = fit_variance_scales(r, s, noise)
+    expected = searched(lambda d, _: stats.norm.logpdf(r, 0, d), [1.0, 1.0])
+    np.testing.assert_allclose(gaussian, expected, rtol=1e-5)
+    expected = searched(lambda d, k: stats.t.logpdf(r, 1 / k[2], 0, d), [*gaussian, 0.2])
+    np.testing.assert_allclose(fit_tails(r, s, noise, gaussian), expected, rtol=1e-5)
+
+
+def test_the_lightest_and_the_heaviest_tail_are_tails():
+    rng = np.random.default_rng(0)
+    for r in (rng.standard_cauchy(2000) ** 3, stats.t.rvs(300, size=2000, random_state=1)):
+        parts = torch.from_numpy(r), torch.zeros(2000).double(), torch.ones(2000).double()
+        tail = fit_tails(*parts, fit_variance_scales(*parts)).tail
+        assert is_tail(torch.tensor(tail, dtype=torch.float64))
 
 
 def heavy_residuals(freedom, count=20_000):

@@ -9,12 +9,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from orthogp.estimators.calibration.losses import Residuals
 from orthogp.likelihoods import ClassificationLikelihood
 
 # Fewer rows than this say too little about two numbers, or about a tail.
 SMALLEST_SAMPLE = 100
 # The largest |log κ|: rows that are predicted to the last digit would ask for a scale of zero.
 LIMIT, ITERATIONS = 10.0, 50
+# The search ends where no derivative with respect to a logarithm is larger.
+LARGEST_SLOPE = 1e-7
 # 1/ν where the search begins, and its bounds.
 FIRST_TAIL, LIGHTEST, HEAVIEST = 0.2, 1e-3, 1.0
 # The most latents whose density one evaluation of the loss computes.
@@ -43,12 +46,15 @@ def fit_variance_scales(
     """The κ_s and κ_σ of the highest density, each within e^±10; (1, 1) for a small sample."""
     if residual.shape[0] < SMALLEST_SAMPLE:
         return VarianceScales()
-    residual, latent, noise = (values.double().cpu() for values in (residual, latent, noise))
+    rows = Residuals.of(residual, latent, noise)
 
-    def loss(logs: Tensor) -> Tensor:
-        return -gaussian_log_density(residual, _variance(logs, latent, noise)).mean()
+    def loss(logs: np.ndarray) -> tuple[float, np.ndarray]:
+        scales, slopes = _exp_within(logs, -LIMIT, LIMIT)
+        value, gradient = rows.gaussian_loss(scales)
+        return value, slopes * gradient
 
-    return VarianceScales(*_scales(_minimise(loss, [0.0, 0.0])).tolist())
+    logs = _minimise(loss, np.zeros(2))
+    return VarianceScales(*_exp_within(logs, -LIMIT, LIMIT)[0].tolist())
 
 
 def fit_tails(
@@ -60,21 +66,22 @@ def fit_tails(
     """Student's t of the highest density; the Gaussian unless t gains more than its parameter."""
     if residual.shape[0] < SMALLEST_SAMPLE:
         return Tails(*gaussian)
-    residual, latent, noise = (values.double().cpu() for values in (residual, latent, noise))
+    rows = Residuals.of(residual, latent, noise)
+    lower = np.array([-LIMIT, -LIMIT, math.log(LIGHTEST)])
+    upper = np.array([LIMIT, LIMIT, math.log(HEAVIEST)])
 
-    def tail(log: Tensor) -> Tensor:
-        return (FIRST_TAIL * log.exp()).clamp(LIGHTEST, HEAVIEST)
+    def loss(logs: np.ndarray) -> tuple[float, np.ndarray]:
+        found, slopes = _exp_within(logs, lower, upper)
+        value, gradient = rows.student_loss(found[:2], found[2])
+        return value, slopes * gradient
 
-    def loss(logs: Tensor) -> Tensor:
-        variance = _variance(logs[:2], latent, noise)
-        return -student_log_density(residual, variance, tail(logs[2])).mean()
-
-    logs = _minimise(loss, [math.log(scale) for scale in gaussian] + [0.0])
-    variance = gaussian.latent * latent + gaussian.noise * noise
-    gain = gaussian_log_density(residual, variance).neg().mean() - loss(logs)
-    if not _improves(gain, len(residual), 1):
+    logs = _minimise(loss, np.log([*gaussian, FIRST_TAIL]))
+    gain = rows.gaussian_loss(np.array(gaussian))[0] - loss(logs)[0]
+    if not _improves(gain, len(rows), 1):
         return Tails(*gaussian)
-    return Tails(*_scales(logs[:2]).tolist(), tail=tail(logs[2]).item())
+    latent_scale, noise_scale, tail = _exp_within(logs, lower, upper)[0].tolist()
+    # The exponential of a logarithm rounds.
+    return Tails(latent_scale, noise_scale, min(max(tail, LIGHTEST), HEAVIEST))
 
 
 def is_tail(tail: Tensor) -> Tensor:
@@ -91,11 +98,6 @@ def student_log_density(residual: Tensor, variance: Tensor, tail: Tensor) -> Ten
     half = 0.5 / tail
     level = torch.lgamma(half + 0.5) - torch.lgamma(half) - 0.5 * (torch.pi * variance / tail).log()
     return level - (half + 0.5) * torch.log1p(tail * residual.square() / variance)
-
-
-def _variance(logs: Tensor, latent: Tensor, noise: Tensor) -> Tensor:
-    latent_scale, noise_scale = _scales(logs)
-    return latent_scale * latent + noise_scale * noise
 
 
 class LatentScales(NamedTuple):
@@ -122,40 +124,52 @@ def fit_latent_scales(
         return LatentScales()
 
     def loss(logs: Tensor) -> Tensor:
-        tau, kappa = _scales(logs)
+        tau, kappa = logs.clamp(-LIMIT, LIMIT).exp()
         density = likelihood.log_density(y, tau * mean, kappa * variance).mean()
         return 0.5 * (logs / PRIOR_SPREAD).square().sum() / count - density
 
-    logs = _minimise(loss, [0.0, 0.0])
-    gain = loss(torch.zeros_like(logs)) - loss(logs)
-    return LatentScales(*_scales(logs).tolist()) if _improves(gain, count, 2) else LatentScales()
+    @torch.enable_grad()
+    def with_gradient(values: np.ndarray) -> tuple[float, np.ndarray]:
+        logs = torch.from_numpy(values).requires_grad_()
+        value = loss(logs)
+        return value.item(), torch.autograd.grad(value, [logs])[0].numpy()
+
+    found = _minimise(with_gradient, np.zeros(2))
+    gain = loss(torch.zeros(2, dtype=torch.float64)) - loss(torch.from_numpy(found))
+    if not _improves(gain.item(), count, 2):
+        return LatentScales()
+    return LatentScales(*_exp_within(found, -LIMIT, LIMIT)[0].tolist())
 
 
-@torch.enable_grad()
-def _minimise(loss: Callable[[Tensor], Tensor], start: list[float]) -> Tensor:
-    """The logarithms, searched from `start`, that minimise the mean loss of a row."""
+def _minimise(
+    loss: Callable[[np.ndarray], tuple[float, np.ndarray]], start: np.ndarray
+) -> np.ndarray:
+    """The logarithms, searched from `start`, that minimise the mean loss of a row.
+
+    `loss` returns its gradient as well.
+    """
     # Not `torch.optim`: it imports a compiler when it is first used, which takes a second.
     from scipy.optimize import minimize
 
-    first = torch.tensor(start, dtype=torch.float64)
-
-    def penalised(values: np.ndarray) -> tuple[float, np.ndarray]:
-        logs = torch.from_numpy(values).requires_grad_()
+    def penalised(logs: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = loss(logs)
         # Keeps a number that the sample does not determine at its start.
-        value = loss(logs) + 1e-4 * (logs - first).square().sum()
-        (grad,) = torch.autograd.grad(value, [logs])
-        return value.item(), grad.numpy()
+        moved = logs - start
+        return value + 1e-4 * float(moved @ moved), gradient + 2e-4 * moved
 
-    optimum = minimize(
-        penalised, first.numpy(), jac=True, method="L-BFGS-B", options={"maxiter": ITERATIONS}
-    )
-    return torch.from_numpy(optimum.x)
+    # Not L-BFGS-B: its linear algebra wakes threads for matrices of two rows.
+    options = {"maxiter": ITERATIONS, "gtol": LARGEST_SLOPE}
+    return minimize(penalised, start, jac=True, method="BFGS", options=options).x
 
 
-def _scales(logs: Tensor) -> Tensor:
-    return logs.clamp(-LIMIT, LIMIT).exp()
+def _exp_within(
+    logs: np.ndarray, lower: float | np.ndarray, upper: float | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """exp of logarithms moved within bounds, and its derivative."""
+    found = np.exp(np.clip(logs, lower, upper))
+    return found, np.where((logs < lower) | (logs > upper), 0.0, found)
 
 
-def _improves(gain: Tensor, num_rows: int, parameters: int) -> bool:
+def _improves(gain: float, num_rows: int, parameters: int) -> bool:
     """Akaike's criterion for the mean gain of a row; False for NaN."""
-    return bool(gain * num_rows > parameters)
+    return gain * num_rows > parameters

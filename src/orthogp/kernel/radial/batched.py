@@ -11,7 +11,8 @@ class BatchedBlock(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, z, rho, scale, families):
-        same = x is z
+        # Then the gradient of x is that of both.
+        same = ctx.same = x is z
         # |x|² + |z|² − 2 xᵀz cancels least about a point between them.
         centre = z.mean(-2, keepdim=True)
         z = z - centre
@@ -34,13 +35,17 @@ class BatchedBlock(torch.autograd.Function):
         x, z, rho, scale, d2, *parts = ctx.saved_tensors
         values, slopes = parts[: len(rho)], parts[len(rho) :]
         grad_scale = torch.stack([torch.sum(P * value) for value in values])
-        grad_rho = scale * torch.stack([torch.sum(P * slope * d2) for slope in slopes])
-        grad_x = grad_z = None
+        grad_x = grad_z = grad_rho = None
+        if ctx.needs_input_grad[2]:
+            grad_rho = scale * torch.stack([torch.sum(P * slope * d2) for slope in slopes])
         if any(ctx.needs_input_grad[:2]):
             # ∂ℓ/∂x_i = 2 Σ_j Q_ij (x_i − z_j) with Q = P ∘ Σ_k s_k ρ_k κ′_k, likewise z.
-            Q = 2.0 * P * weighted(list(slopes), scalars(scale * rho))
+            Q = weighted(list(slopes), scalars(2.0 * scale * rho)).mul_(P)
+            if ctx.same:
+                Q = Q + Q.mT
+            else:
+                grad_z = Q.sum(-2).unsqueeze(-1) * z - Q.mT @ x
             grad_x = Q.sum(-1, keepdim=True) * x - Q @ z
-            grad_z = Q.sum(-2).unsqueeze(-1) * z - Q.mT @ x
         return grad_x, grad_z, grad_rho, grad_scale, None
 
 

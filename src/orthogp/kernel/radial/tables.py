@@ -1,0 +1,177 @@
+"""The covariances within each of many small tables, by machine code on a CPU.
+
+With P = ∂ℓ/∂K and κ, κ′ at q_k = Σ_d ρ_kd (x_id − x_jd)², of every summand
+
+    ∂ℓ/∂s_k = Σ_ij P_ij κ_k,    ∂ℓ/∂ρ_kd = s_k Σ_ij P_ij κ′_k (x_id − x_jd)².
+
+K is symmetric, and so may P be taken to be: every pair of points is worked on once.
+"""
+
+from array import array
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
+
+from orthogp.kernel.radial import native
+from orthogp.kernel.radial.program import NAME, SUM_BYTES, Function, Kind, RadialSum, Value
+
+# Tables are cut into this many tasks, whatever the number of threads: so are the sums.
+TASKS = 16
+# Fewer entries than this are done before a second thread has begun.
+SMALLEST_SHARED = 2**13
+# x is [tables, rows, dims] and z [tables, dims, width], the same; matrix, which is K or P, is
+# [tables, rows, width], and sums [tasks, num_sums, lanes].
+ADDRESSES = ("x", "z", "rho", "scale", "matrix", "sums")
+SIZES = ("tables", "rows", "dims", "width", "num_sums", "tasks")
+
+
+@dataclass(frozen=True)
+class TablesKind(Kind):
+    """Vectors are short, so that little is beyond the last row."""
+
+    @property
+    def lanes(self) -> int:
+        return SUM_BYTES // (8 if self.double else 4)
+
+
+class TableBlocks(torch.autograd.Function):
+    """K_xx of every table of x `[m, n, d]`, of inverse lengthscales `[k, d]` or `[k, 1]` and scales
+    `[k]`; points have no gradient."""
+
+    @staticmethod
+    def forward(ctx, x, inverse, scale, families):
+        ctx.tables = _Tables(x, inverse, scale, families)
+        return ctx.tables.values()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grad_outputs):
+        return None, *ctx.tables.gradients(*grad_outputs), None
+
+
+table_blocks = TableBlocks.apply
+
+
+class _Tables:
+    def __init__(self, x, inverse, scale, families: tuple[str, ...]):
+        dtype, ard = x.dtype, inverse.shape[1] > 1
+        self.kind = TablesKind(families, dtype == torch.float64, ard, dense=True)
+        self.inverse, self.scale, self.shape = inverse, scale, x.shape
+        self.width = -(-x.shape[1] // self.kind.lanes) * self.kind.lanes
+        self.held = {
+            "x": x.contiguous(),
+            "z": pad(x.mT, (0, self.width - x.shape[1])).contiguous(),
+            "rho": inverse.square().contiguous(),
+            "scale": scale.contiguous(),
+        }
+
+    def values(self) -> Float[Tensor, "m n n"]:
+        tables, rows, _ = self.shape
+        K = self.scale.new_empty(tables, rows, self.width)
+        self._call(matrix=K)
+        return K[..., :rows]
+
+    def gradients(
+        self, P: Float[Tensor, "m n n"]
+    ) -> tuple[Float[Tensor, "k d"], Float[Tensor, " k"]]:
+        """Those of the inverse lengthscales and of the scales."""
+        count, lengthscales = self.inverse.shape
+        # Of a pair of points the sum of both, to the right of the diagonal; there κ = 1.
+        both = pad((P + P.mT).triu(1), (0, self.width - P.shape[-1]))
+        sums = P.new_zeros(TASKS, count * (1 + lengthscales), self.kind.lanes)
+        self._call(matrix=both.contiguous(), sums=sums)
+        values, moments = sums.sum((0, 2)).split([count, count * lengthscales])
+        moments = moments.view_as(self.inverse) * self.scale.unsqueeze(-1)
+        trace = P.diagonal(dim1=-2, dim2=-1).sum()
+        return 2.0 * self.inverse * moments, values + trace
+
+    def _call(self, **tensors: Tensor) -> None:
+        """The only place where tensors of this module become addresses, each of them in one piece:
+        machine code knows neither dtypes nor shapes."""
+        (tables, rows, dims), (count, lengthscales) = self.shape, self.inverse.shape
+        num_sums = count * (1 + lengthscales)
+        shapes = {
+            "x": (tables, rows, dims), "z": (tables, dims, self.width),
+            "rho": (count, lengthscales), "scale": (count,), "matrix": (tables, rows, self.width),
+            "sums": (TASKS, num_sums, self.kind.lanes),
+        }  # fmt: skip
+        held = {**self.held, **tensors}
+        assert count == len(self.kind.families)
+        assert lengthscales in (1, dims)
+        for name, tensor in held.items():
+            assert tensor.is_cpu
+            assert tensor.is_contiguous(), name
+            assert tensor.shape == shapes[name], name
+            assert tensor.dtype == (torch.float64 if self.kind.double else torch.float32), name
+        addresses = [held[name].data_ptr() if name in held else 0 for name in ADDRESSES]
+        record = array("q", [0, *addresses, tables, rows, dims, self.width, num_sums, TASKS])
+        threads = torch.get_num_threads() if tables * rows**2 >= SMALLEST_SHARED else 1
+        native.run(_function(self.kind, "sums" in tensors), record.buffer_info()[0], threads)
+
+
+@cache
+def _function(kind: TablesKind, backward: bool) -> int:
+    return native.load_function(program(kind, backward), NAME)
+
+
+def program(kind: TablesKind, backward: bool) -> str:
+    """The function `void NAME(int64 *record)` that writes K, or `backward` adds up the sums."""
+    f = Function(kind, ADDRESSES, SIZES)
+    whole = f.fields.copy()
+    with f.tasks() as task:
+        start, stop = (t * f["tables"] // f["tasks"] for t in (task, task + 1))
+        with f.loop(start, stop) as table:
+            each = {
+                "x": f["rows"] * f["dims"], "z": f["dims"] * f["width"],
+                "matrix": f["rows"] * f["width"],
+            }  # fmt: skip
+            for name, size in each.items():
+                f.fields[name] = f.at(whole[name], table * size)
+            f.fields["sums"] = f.at(whole["sums"], task * f["num_sums"] * f.lanes)
+            written = _Table(kind, f)
+            with (
+                f.loop(0, f["rows"]) as i,
+                f.loop(i // f.lanes * f.lanes, f["width"], f.lanes) as j,
+            ):
+                (written.add_gradients if backward else written.store_values)(i, j)
+            if not backward:
+                with f.loop(0, f["rows"]) as i, f.loop(0, i) as j:
+                    written.mirror(i, j)
+            f.fields.update(whole)
+    return f.text()
+
+
+class _Table(RadialSum):
+    """Writes what happens to one table, vector by vector from the diagonal on."""
+
+    def entry(self, i: Value, j: Value) -> Value:
+        return self.f.at(self.f["matrix"], i * self.f["width"] + j)
+
+    def store_values(self, i: Value, j: Value) -> None:
+        self.f.store(self.covariances(i, j), self.entry(i, j))
+
+    def mirror(self, i: Value, j: Value) -> None:
+        f = self.f
+        f.store(f.load(self.entry(j, i), f.number), self.entry(i, j))
+
+    def add_gradients(self, i: Value, j: Value) -> None:
+        f, P, slopes = self.f, self.f.load(self.entry(i, j)), []
+        for k, _, rho, d2, kappa, slope in self.summands(i, j):
+            self.add(k, P * kappa)
+            slopes.append(P * slope)
+            if rho is not None:
+                self.add(self.count + k, slopes[k] * d2)
+        if self.kind.ard:
+            with f.loop(0, f["dims"]) as d:
+                difference = self.difference(i, d, j)
+                for k, slope in enumerate(slopes):
+                    self.add(f["dims"] * k + d + self.count, slope * (difference * difference))
+
+    def add(self, index: Value | int, terms: Value) -> None:
+        f = self.f
+        f.add_to(f.at(f["sums"], f.constant(index, "i64") * f.lanes), terms)
