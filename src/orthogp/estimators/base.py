@@ -238,7 +238,7 @@ class OrthogonalGP(Settings, BaseEstimator):
         if adds and before is not None and isinstance(before.model.near, SiteRows):
             process = ResidualProcess.of(before.model.near)
         elif corrects and result.reason != "interrupt":
-            process = residual_process(settings, data, model, generator)
+            process = residual_process(settings, data, model, prior[2], generator)
         if held_out is not None:
             if process is not None and isinstance(train, Rows):
                 model.near = site_rows(settings, process, model, train)

@@ -57,7 +57,7 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
         likelihood, scales = _likelihood(fitted), _scales(fitted)
 
         def probabilities(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
-            return likelihood.probabilities(*scales(mean, variance)).mT
+            return scales.probabilities(likelihood, mean, variance).mT
 
         return fitted.map_latents(X, probabilities).T
 
@@ -81,14 +81,14 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
 
         def density(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
             y = labels[rows].to(mean.device)
-            return likelihood.log_density(y, *scales(mean, variance))
+            return scales.log_density(likelihood, y, mean, variance)
 
         return fitted.map_latents(X, density)
 
     def export_onnx(self, path: str | Path) -> None:
         """Writes an ONNX graph from x to the mean and variance of the latents."""
         require_fitted(self)
-        tau, kappa = _scales(self._fitted)
+        tau, kappa, _ = _scales(self._fitted)
         count = self._fitted.model.basis.num_latents
         latents = Scaling(np.zeros(count), np.full(count, tau))
         self._export(path, latents, noise_variance=None, latent_scale=kappa / tau**2)

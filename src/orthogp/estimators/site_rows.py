@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from orthogp.estimators.intake import FitData
+from orthogp.estimators.start import own_kernel
 from orthogp.execution.team import current_team
 from orthogp.model import VariationalGP
 from orthogp.posterior import SiteRows
@@ -26,15 +27,23 @@ def uses_sites(settings: Mapping[str, Any], data: FitData, model: VariationalGP)
 
 
 def residual_process(
-    settings: Mapping[str, Any], data: FitData, model: VariationalGP, generator: torch.Generator
+    settings: Mapping[str, Any],
+    data: FitData,
+    model: VariationalGP,
+    variance: float,
+    generator: torch.Generator,
 ) -> ResidualProcess | None:
-    """Learned from the held-out rows; None where the model predicts them as well by itself."""
+    """Learned from the held-out rows; None where the model predicts them as well by itself.
+
+    `variance` is that of the parts of the default kernel.
+    """
     train, held_out, max_time = data.train, data.held_out, settings["max_time"]
     assert isinstance(train, Rows)
     assert held_out is not None
     deadline = math.inf if max_time is None else time.monotonic() + TIME_SHARE * max_time
+    start = own_kernel(settings, train.x, len(train), variance).to(model.basis.beta.device)
     return learn_residual_process(
-        model, train, held_out, generator, deadline, settings["train_hyperparameters"]
+        model, train, held_out, start, generator, deadline, settings["train_hyperparameters"]
     )
 
 

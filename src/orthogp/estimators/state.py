@@ -125,13 +125,14 @@ def unpack_classes(
     if not isinstance(model.likelihood, ClassificationLikelihood):
         raise FileError("its likelihood is one of numbers")
     classes = unpack_labels(meta["classes"], model.likelihood.num_classes)
-    # Format 1.0 had none.
-    scales = torch.ones(2, dtype=torch.float64)
+    # Format 1.0 had none, those before 1.6 two numbers.
+    scales = [1.0, 1.0]
     if "latent_scales" in tensors:
-        scales = finite_tensor(tensors, "latent_scales", (2,))
-    if bool((scales <= 0).any()):
+        scales = finite_tensor(tensors, "latent_scales", (None,)).tolist()
+    found = LatentScales(*scales) if len(scales) in (2, 3) else LatentScales(0.0)
+    if min(found.mean, found.variance) <= 0.0 or not 0.0 <= found.random < 1.0:
         raise FileError("its calibration is not one")
-    return LabelTargets(classes), LatentScales(*scales.tolist())
+    return LabelTargets(classes), found
 
 
 def pack_labels(classes: NDArray) -> dict[str, Any]:

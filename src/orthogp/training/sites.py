@@ -1,12 +1,17 @@
 """The residual process by which near rows correct a trained model, for any likelihood.
 
 Its kernel starts at that of the model, or where the residuals of a constant are predicted best from
-the rows near them: the former where the model has found what there is to find, the latter where
-the function is too rough for its points. Then kernel, noise and weight are learned by the density
-of held-out rows, which the model has not been trained on, each predicted from the rows near it.
+the rows near them: the former where the model has found most of what there is to find, the latter
+where the function is too rough for its points. Then kernel, noise and weight are learned by the
+density of rows, each predicted from the rows near it.
+
+Rows that were held out from the training of the model tell most, but may be few. A row that the
+model was trained on is better predicted than it should be. Its latents are moved against the
+gradient of its own site, m − ρ s g, with the ρ that makes such rows as likely as held-out ones.
 """
 
 import math
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -26,18 +31,24 @@ from orthogp.training.evaluate import predict_in_chunks
 from orthogp.training.hyperparameters import climb
 from orthogp.training.left_out import left_out_moments
 
-# Rows near each row that is left out; rows of a step, from a pool; neighbours are found anew every
+# Rows near each row that is predicted; rows of a step, from a pool; neighbours are found anew every
 # so many steps, as lengthscales move.
-NEAR, BATCH, POOL, REFRESH = 32, {"cpu": 256, "cuda": 2048}, 8, 25
+NEAR, BATCH = {"cpu": 32, "cuda": 64}, {"cpu": 256, "cuda": 2048}
+POOL, REFRESH = 8, 25
 # Steps that learn the scales alone, and all of the residual process.
 SCALE_STEPS, STEPS = 50, 100
 SCALE_RATE, KERNEL_RATE, CONSTANT_RATE = 0.1, 0.05, 0.1
-# What near rows must gain on held-out rows, in nats a row.
-LEAST_GAIN = 5e-4
+# So many held-out rows are enough to learn from them alone.
+ENOUGH_HELD_OUT = 2000
+# Rows besides those held out by which candidates are compared, and what one must gain, in nats a
+# row: as all of them show, or as those held out show by so many standard errors.
+MOST_JUDGED, LEAST_GAIN, ERRORS = 5000, 5e-4, 2.0
 # A row counts as no less likely than this, lest one that is impossible decides.
 LEAST_LOG_DENSITY = -20.0
 # Rows whose expected log-likelihoods are differentiated at a time.
 CHUNK = 4096
+# The largest ρ, and how often the interval that holds it is halved.
+LARGEST_SHIFT, HALVINGS = 4.0, 20
 
 
 @dataclass(frozen=True)
@@ -68,42 +79,46 @@ def learn_residual_process(
     model: VariationalGP,
     train: Rows,
     held_out: Rows,
+    start: Kernel,
     generator: torch.Generator,
     deadline: float = math.inf,
     train_kernel: bool = True,
 ) -> ResidualProcess | None:
-    """The residual process that predicts held-out rows best; None where the model does without.
+    """The residual process that predicts rows best; None where the model does as well without.
 
-    `deadline` is a time of `time.monotonic()`.
+    `start` is the kernel before any training; `deadline` is a time of `time.monotonic()`.
     """
     rows = _joined(train, held_out)
-    latents = _latents(model, rows)
-    gradient = site_gradients(model.likelihood, rows, *latents)
-    search = _Search(model.likelihood, rows, *latents, gradient, generator)
-    held = torch.arange(len(train), len(rows), device=search.x.device)
-    kernel = model.covariance.kernel
-    logs = _starting_logs(model.covariance, search.x[:1])
-    plain = _Candidate(kernel, logs)
-    climb(
-        [plain.logs], lambda step: search.density(plain, held, None), SCALE_STEPS, SCALE_RATE,
-        deadline,
-    )  # fmt: skip
-    best, best_score = None, search.judge(plain, held, corrected=False) + LEAST_GAIN
-    starts = [_Candidate(kernel, logs)]
-    if train_kernel:
-        starts.append(search.from_constant(_Candidate(kernel, logs), deadline))
-    for start in starts:
-        search.climb(start, [start.logs], held, SCALE_STEPS, SCALE_RATE, deadline)
-        score = search.judge(start, held)
-        if score > best_score:
-            best, best_score = start, score
-    if best is None:
-        return None
-    if train_kernel:
-        moved = _Candidate(best.covariance.kernel, best.logs)
-        search.climb(moved, moved.parameters(), held, STEPS, KERNEL_RATE, deadline)
-        best = moved if search.judge(moved, held) > best_score else best
-    return best.process()
+    mean, variance = _latents(model, rows)
+    gradient = site_gradients(model.likelihood, rows, mean, variance)
+    held = torch.arange(len(train), len(rows), device=mean.device)
+    mean = _as_held_out(model.likelihood, rows, mean, variance, gradient, held, generator)
+    search = _Search(model.likelihood, rows, mean, variance, gradient, held, generator, deadline)
+    best = _best_candidate(search, model.covariance.kernel, start if train_kernel else None)
+    return None if best is None else best.process()
+
+
+def _best_candidate(search: "_Search", kernel: Kernel, start: Kernel | None) -> "_Candidate | None":
+    """Of the candidates the one that gains most, if any does; without `start` kernels stay."""
+    plain, unmoved = (search.candidate(kernel) for _ in range(2))
+    search.climb(plain, [plain.logs], SCALE_STEPS, SCALE_RATE, corrected=False)
+    without = search.judge(plain, corrected=False)
+    candidates = [_Candidate(kernel, logs)]
+    if start is not None:
+        candidates.append(
+            search.from_constant(_Candidate(start, _starting_logs(start, search.x[:1])))
+        )
+    best, most = None, LEAST_GAIN
+    for candidate in candidates:
+        search.climb(candidate, [candidate.logs], SCALE_STEPS, SCALE_RATE)
+        gain = search.gain(candidate, without)
+        if gain > most:
+            best, most = candidate, gain
+    if best is None or start is None:
+        return best
+    moved = _Candidate(best.covariance.kernel, best.logs)
+    search.climb(moved, moved.parameters(), STEPS, KERNEL_RATE)
+    return moved if search.gain(moved, without) > most else best
 
 
 class _Candidate:
@@ -136,100 +151,115 @@ class _Search:
         mean: Float[Tensor, "c n"],
         variance: Float[Tensor, "c n"],
         gradient: Float[Tensor, "c n"],
+        held: Int[Tensor, " m"],
         generator: torch.Generator,
+        deadline: float,
     ):
-        self.likelihood, self.generator = likelihood, generator
-        self.mean, self.variance, self.gradient = mean, variance, gradient
+        self.likelihood, self.generator, self.deadline = likelihood, generator, deadline
+        self.mean, self.variance, self.gradient, self.held = mean, variance, gradient, held
         self.rows = rows.map(lambda t: t.to(mean.device))
         self.x = self.rows.x.double()
+        self.batch, near = (sizes.get(mean.device.type, sizes["cpu"]) for sizes in (BATCH, NEAR))
+        self.near = min(near, len(rows) - 1)
+        every = torch.arange(len(rows), device=mean.device)
+        self.climbed = held if len(held) >= ENOUGH_HELD_OUT else every
+        trained = every[~torch.isin(every, held)]
+        self.judged = torch.cat([held, _some(trained, MOST_JUDGED, generator)])
 
-    def density(
+    @torch.no_grad()
+    def candidate(self, kernel: Kernel) -> _Candidate:
+        """σ² at half the prior variance, sites as their gradients have them, latents as they are."""
+        noise = (0.5 * Covariance(kernel).diagonal(self.x[:1])).log()
+        as_they_are = torch.zeros_like(noise)
+        return _Candidate(kernel, torch.cat([noise, noise, as_they_are, as_they_are]))
+
+    def densities(
         self, c: _Candidate, rows: Int[Tensor, " m"], near: Int[Tensor, "m k"] | None
-    ) -> Float[Tensor, ""]:
-        """The mean log density of these rows, corrected by those near them, if any are given."""
+    ) -> Float[Tensor, " m"]:
+        """The log density of these rows, corrected by those near them, if any are given."""
         noise, weight, mean_scale, variance_scale = c.logs.exp()
         mean = mean_scale * self.mean[:, rows]
         if near is not None:
-            residuals = self.gradient[:, near]
             noise = noise.view(1, 1)
             spread = noise.unsqueeze(-1).expand(1, *near.shape)
-            mean = (
-                mean
-                + weight
-                * left_out_moments(
-                    c.covariance, self.x[rows], noise, self.x[near], residuals, spread
-                )[0]
+            correction, _ = left_out_moments(
+                c.covariance, self.x[rows], noise, self.x[near], self.gradient[:, near], spread
             )
-        density = self.likelihood.log_density(
+            mean = mean + weight * correction
+        found = self.likelihood.log_density(
             self.rows.y[rows], mean, variance_scale * self.variance[:, rows]
         ).clamp_min(LEAST_LOG_DENSITY)
-        if self.rows.weight is not None:
-            density = density * self.rows.weight[rows]
-        return density.mean()
+        return found if self.rows.weight is None else found * self.rows.weight[rows]
 
     def climb(
         self,
         c: _Candidate,
-        parameters: list[Tensor],
-        rows: Int[Tensor, " n"],
+        parameters: Sequence[Tensor],
         steps: int,
         rate: float,
-        deadline: float,
+        corrected: bool = True,
     ) -> None:
-        """Uphill on the density of random ones of these rows."""
-        batch = BATCH.get(self.x.device.type, BATCH["cpu"])
-        pool, near = rows, rows
+        """Uphill on the mean density of random rows, or nowhere if that leads nowhere."""
+        pool = near = self.climbed
 
         def objective(step: int) -> Tensor:
             nonlocal pool, near
             if step % REFRESH == 0:
-                order = torch.randperm(len(rows), generator=self.generator)
-                pool = rows[order[: POOL * batch].to(rows.device)]
-                near = self._nearest(c, pool)
-            chosen = torch.randint(len(pool), (batch,), generator=self.generator).to(rows.device)
-            return self.density(c, pool[chosen], near[chosen])
+                pool = _some(self.climbed, POOL * self.batch, self.generator)
+                near = self._nearest(c, pool) if corrected else pool
+            chosen = torch.randint(len(pool), (self.batch,), generator=self.generator)
+            chosen = chosen.to(pool.device)
+            return self.densities(c, pool[chosen], near[chosen] if corrected else None).mean()
 
         before = [p.detach().clone() for p in parameters]
-        if not climb(parameters, objective, steps, rate, deadline):
+        if not climb(parameters, objective, steps, rate, self.deadline):
             with torch.no_grad():
                 for parameter, value in zip(parameters, before, strict=True):
                     parameter.copy_(value)
 
-    @torch.no_grad()
-    def judge(self, c: _Candidate, rows: Int[Tensor, " n"], corrected: bool = True) -> float:
-        """The mean log density of all these rows; -inf for values that lead nowhere."""
-        total, near = 0.0, self._nearest(c, rows) if corrected else rows
-        size = BATCH.get(self.x.device.type, BATCH["cpu"])
+    def gain(self, c: _Candidate, without: Float[Tensor, " m"]) -> float:
+        """What is gained over those densities: as all rows show, or held-out ones beyond chance."""
         try:
-            for part, around in zip(rows.split(size), near.split(size), strict=True):
-                found = self.density(c, part, around if corrected else None)
-                total += float(found) * len(part)
+            gains = self.judge(c) - without
         except NumericalError:
             return -math.inf
-        return total / len(rows) if math.isfinite(total) else -math.inf
+        held = gains[: len(self.held)]
+        beyond_chance = held.mean() - ERRORS * held.std() / len(held) ** 0.5
+        found = float(torch.maximum(gains.mean(), beyond_chance))
+        return found if math.isfinite(found) else -math.inf
 
-    def from_constant(self, c: _Candidate, deadline: float) -> _Candidate:
+    @torch.no_grad()
+    def judge(self, c: _Candidate, corrected: bool = True) -> Float[Tensor, " m"]:
+        """The densities of the rows by which candidates are compared, those held out first."""
+        near = self._nearest(c, self.judged) if corrected else self.judged
+        parts = zip(self.judged.split(self.batch), near.split(self.batch), strict=True)
+        return torch.cat(
+            [self.densities(c, rows, around if corrected else None) for rows, around in parts]
+        )
+
+    def from_constant(self, c: _Candidate) -> _Candidate:
         """The candidate moved to where it predicts the residuals of the best constant best."""
-        constant = self._best_constant()
-        mean = constant.unsqueeze(1).expand_as(self.mean)
+        mean = self._best_constant().unsqueeze(1).expand_as(self.mean)
         variance = torch.zeros_like(mean)
         gradient = site_gradients(self.likelihood, self.rows, mean, variance)
-        alone = _Search(self.likelihood, self.rows, mean, variance, gradient, self.generator)
-        every = torch.arange(len(self.rows), device=self.x.device)
-        alone.climb(c, c.parameters(), every, STEPS, CONSTANT_RATE, deadline)
+        alone = _Search(
+            self.likelihood, self.rows, mean, variance, gradient, self.held[:0], self.generator,
+            self.deadline,
+        )  # fmt: skip
+        alone.climb(c, c.parameters(), STEPS, CONSTANT_RATE)
         with torch.no_grad():
             c.logs[2:] = 0.0
         return c
 
     def _best_constant(self) -> Float[Tensor, " c"]:
-        """The latents that predict all rows best if they are the same everywhere."""
-        order = torch.randperm(len(self.rows), generator=self.generator)[:CHUNK]
-        some = self.rows.map(lambda t: t[order.to(t.device)])
+        """The latents that predict rows best if they are the same everywhere."""
+        every = torch.arange(len(self.rows), device=self.x.device)
+        y = self.rows.y[_some(every, CHUNK, self.generator)]
         constant = torch.zeros_like(self.mean[:, 0]).requires_grad_()
 
         def objective(step: int) -> Tensor:
-            mean = constant.unsqueeze(1).expand(-1, len(some))
-            return self.likelihood.log_density(some.y, mean, torch.zeros_like(mean)).mean()
+            mean = constant.unsqueeze(1).expand(-1, len(y))
+            return self.likelihood.log_density(y, mean, torch.zeros_like(mean)).mean()
 
         climb([constant], objective, STEPS, SCALE_RATE)
         return constant.detach()
@@ -237,21 +267,37 @@ class _Search:
     @torch.no_grad()
     def _nearest(self, c: _Candidate, rows: Int[Tensor, " m"]) -> Int[Tensor, "m k"]:
         scaled = self.x * c.covariance.relevance(self.x).sqrt()
-        return Neighbors(scaled).nearest(scaled[rows], min(NEAR, len(self.x) - 1), rows)
+        return Neighbors(scaled).nearest(scaled[rows], self.near, rows)
 
 
 @torch.no_grad()
-def _starting_logs(covariance: Covariance, x: Float[Tensor, "1 d"]) -> Float[Tensor, "4"]:
-    """σ² at half the prior variance, sites as their gradients have them, latents as they are."""
-    noise = (0.5 * covariance.diagonal(x)).log()
-    return torch.cat([noise, noise, torch.zeros_like(noise), torch.zeros_like(noise)])
+def _as_held_out(
+    likelihood: Likelihood,
+    rows: Rows,
+    mean: Float[Tensor, "c n"],
+    variance: Float[Tensor, "c n"],
+    gradient: Float[Tensor, "c n"],
+    held: Int[Tensor, " m"],
+    generator: torch.Generator,
+) -> Float[Tensor, "c n"]:
+    """m − ρ s g at rows that the model was trained on, with the ρ that makes them as likely."""
+    every = torch.arange(mean.shape[1], device=mean.device)
+    trained = every[~torch.isin(every, held)]
+    some, y = _some(trained, MOST_JUDGED, generator), rows.y.to(mean.device)
+    moves = variance * gradient
 
+    def density(which: Int[Tensor, " k"], shift: float) -> float:
+        moved = mean[:, which] - shift * moves[:, which]
+        found = likelihood.log_density(y[which], moved, variance[:, which])
+        return float(found.clamp_min(LEAST_LOG_DENSITY).mean())
 
-def _latents(model: VariationalGP, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the latents at rows in the posterior of the basis."""
-    parts = predict_in_chunks(model.without_near_rows(), rows.x)
-    mean, variance = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
-    return mean, variance
+    wanted, low, high = density(held, 0.0), 0.0, LARGEST_SHIFT
+    if density(some, 0.0) <= wanted:
+        return mean
+    for _ in range(HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if density(some, middle) > wanted else (low, middle)
+    return mean.index_copy(1, trained, mean[:, trained] - low * moves[:, trained])
 
 
 def site_gradients(
@@ -270,6 +316,18 @@ def site_gradients(
             value = value * chunk.weight.to(m)
         parts += torch.autograd.grad(value.sum(), [m])
     return torch.cat(parts, dim=1)
+
+
+def _latents(model: VariationalGP, rows: Rows) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the latents at rows in the posterior of the basis."""
+    parts = predict_in_chunks(model.without_near_rows(), rows.x)
+    mean, variance = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+    return mean, variance
+
+
+def _some(rows: Int[Tensor, " n"], count: int, generator: torch.Generator) -> Int[Tensor, " m"]:
+    """At most so many of the rows; drawn on the host, so that devices draw alike."""
+    return rows[torch.randperm(len(rows), generator=generator)[:count].to(rows.device)]
 
 
 def _joined(first: Rows, second: Rows) -> Rows:

@@ -20,6 +20,8 @@ LIMIT, ITERATIONS = 10.0, 50
 LARGEST_SLOPE = 1e-7
 # 1/ν where the search begins, and its bounds.
 FIRST_TAIL, LIGHTEST, HEAVIEST = 0.2, 1e-3, 1.0
+# Of the rows that calibrate a classifier, those whose labels may be random.
+RANDOM_ROWS = 0.1
 # The most latents whose density one evaluation of the loss computes.
 MOST_LATENTS = 2**16
 # The prior standard deviation of the logarithm of a latent scale: a hundred labels without a
@@ -101,13 +103,40 @@ def student_log_density(residual: Tensor, variance: Tensor, tail: Tensor) -> Ten
 
 
 class LatentScales(NamedTuple):
-    """τ m and κ s in place of the latents' means and variances."""
+    """τ m and κ s in place of the latents' means and variances, and labels that may be random.
+
+    With the probability `random` a label is any of the classes: some rows cannot show that
+    something never happens.
+    """
 
     mean: float = 1.0
     variance: float = 1.0
+    random: float = 0.0
 
     def __call__(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         return self.mean * mean, self.variance * variance
+
+    def probabilities(
+        self,
+        likelihood: ClassificationLikelihood,
+        mean: Float[Tensor, "c n"],
+        variance: Float[Tensor, "c n"],
+    ) -> Float[Tensor, "n k"]:
+        p = likelihood.probabilities(*self(mean, variance))
+        return (1.0 - self.random) * p + self.random / likelihood.num_classes
+
+    def log_density(
+        self,
+        likelihood: ClassificationLikelihood,
+        y: Int[Tensor, " n"],
+        mean: Float[Tensor, "c n"],
+        variance: Float[Tensor, "c n"],
+    ) -> Float[Tensor, " n"]:
+        density = likelihood.log_density(y, *self(mean, variance))
+        if self.random == 0.0:
+            return density
+        least = math.log(self.random / likelihood.num_classes)
+        return torch.logaddexp(density + math.log1p(-self.random), density.new_tensor(least))
 
 
 @torch.no_grad()
@@ -117,15 +146,19 @@ def fit_latent_scales(
     mean: Float[Tensor, "c n"],
     variance: Float[Tensor, "c n"],
 ) -> LatentScales:
-    """The most probable τ and κ, each within e^±10; (1, 1) unless they gain enough."""
+    """The most probable τ and κ, each within e^±10; (1, 1) unless they gain enough.
+
+    Labels are random with the probability `RANDOM_ROWS` / n.
+    """
+    random = RANDOM_ROWS / max(1, len(y))
     count = min(mean.shape[1], max(SMALLEST_SAMPLE, MOST_LATENTS // mean.shape[0]))
     y, mean, variance = y[:count].to(mean.device), mean[:, :count], variance[:, :count]
     if count < SMALLEST_SAMPLE:
         return LatentScales()
 
     def loss(logs: Tensor) -> Tensor:
-        tau, kappa = logs.clamp(-LIMIT, LIMIT).exp()
-        density = likelihood.log_density(y, tau * mean, kappa * variance).mean()
+        scales = LatentScales(*logs.clamp(-LIMIT, LIMIT).exp(), random=random)  # pyright: ignore
+        density = scales.log_density(likelihood, y, mean, variance).mean()
         return 0.5 * (logs / PRIOR_SPREAD).square().sum() / count - density
 
     @torch.enable_grad()
@@ -137,8 +170,8 @@ def fit_latent_scales(
     found = _minimise(with_gradient, np.zeros(2))
     gain = loss(torch.zeros(2, dtype=torch.float64)) - loss(torch.from_numpy(found))
     if not _improves(gain.item(), count, 2):
-        return LatentScales()
-    return LatentScales(*_exp_within(found, -LIMIT, LIMIT)[0].tolist())
+        return LatentScales(random=random)
+    return LatentScales(*_exp_within(found, -LIMIT, LIMIT)[0].tolist(), random=random)
 
 
 def _minimise(
