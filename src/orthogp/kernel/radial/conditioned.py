@@ -1,12 +1,12 @@
 """f_⊥(x) given the rows near x, for many x at once, by machine code on a CPU.
 
-With N the rows near x and K_⊥ = K − W Wᵀ of a sum of radial kernels, a table is N and, last, x:
+With N the rows near x and K_⊥ = K − W Wᵀ of a sum of radial kernels, U is the lower part of
 
-    [K_⊥NN + D  k_⊥Nx]   [L   0] [Lᵀ  l]
-    [k_⊥xN      k_⊥xx] = [lᵀ  1] [0   s],    c = L⁻ᵀ l,    ŵ = w_x − W_Nᵀ c.
+    [I    W_Nᵀ     ]   [I    0 ] [I  W_Nᵀ]
+    [W_N  K_NN + D ] = [W_N  Uᵀ] [0  U   ],    l = U⁻ᵀ k_⊥Nx,    c = U⁻¹ l,    ŵ = w_x − W_Nᵀ c,
 
-So one factor gives the variance s and, by c, the mean. What a thread works on stays in its cache,
-and of W it reads the rows where they are.
+and the variance of f_⊥(x) is k_⊥xx − lᵀ l. So W Wᵀ is subtracted as earlier rows of a factor are,
+by the same products. What a thread works on stays in its cache.
 """
 
 from array import array
@@ -24,19 +24,25 @@ from orthogp.kernel.radial.program import NAME, SUM_BYTES, Function, Kind, Radia
 
 # Tables are cut into this many tasks, each with memory for one matrix.
 TASKS = 16
-# Rows of W by rows of W whose products are summed in registers.
-TILE = 4
-# points are [tables, rows, dims] and columns [tables, dims, width], the same; noise is [tables,
-# rows], features [tables, rows] the addresses of rows of W; matrix is [tasks, rows, width]; c
-# [tables, width], zeros before; variance [tables], left [tables, num_features].
+# Rows of a matrix that are worked on together; rows of W whose products are summed before their
+# sum is subtracted, which rounds less.
+TILE, CHUNK = 4, 64
+# The noise of what only fills up a vector: its part in c is zero but for rounding.
+FILLING_NOISE = 1e30
+# points are [tables, width + 1, dims], the last of them x, and columns [tables, dims, width]; noise
+# is [tables, width], features [tables, width + 1] the addresses of rows of W; c [tables, width],
+# zeros before; explained [tables] is lᵀ l, left [tables, num_features]. A task has a matrix
+# [width / lanes, num_features + width, lanes], panels of columns one after the other, and
+# vectors k_⊥xN, l and the inverse of U's diagonal.
 ADDRESSES = (
-    "x", "columns", "rho", "scale", "noise", "features", "matrix", "c", "variance", "left",
+    "x", "columns", "rho", "scale", "noise", "features", "matrix", "k", "l", "inverse", "c",
+    "explained", "left",
 )  # fmt: skip
-SIZES = ("tables", "near", "rows", "dims", "width", "num_features", "tasks")
+SIZES = ("tables", "dims", "width", "num_features", "rows", "tasks")
 
 
 class Conditioned(NamedTuple):
-    """c, s and ŵ of every x; numbers that are none where a matrix has no factor."""
+    """c, the variance and ŵ of every x; numbers that are none where a matrix has no factor."""
 
     c: Float[Tensor, "m k"]
     variance: Float[Tensor, " m"]
@@ -74,32 +80,35 @@ def conditioned(
     kind = ConditionedKind(
         kernel.families, dtype == torch.float64, kernel.inverse.shape[1] > 1, dense=True
     )
-    rows = -(-(count + 1) // TILE) * TILE
-    width = -(-rows // kind.lanes) * kind.lanes
+    width = -(-count // kind.lanes) * kind.lanes
     # Distances from x: what is close to it then has all of its digits in any dtype.
-    points = x_near.new_zeros(tables, rows, x.shape[1], dtype=dtype)
+    points = x_near.new_zeros(tables, width + 1, x.shape[1], dtype=dtype)
     points[:, :count] = x_near - x.unsqueeze(1)
+    vectors = points.new_empty(3, TASKS, width)
     held = {
         "x": points,
-        "columns": pad(points.mT, (0, width - rows)).contiguous(),
+        "columns": points[:, :width].mT.contiguous(),
         "rho": kernel.inverse.square().contiguous(),
         "scale": kernel.scale.contiguous(),
-        "noise": pad(noise.to(dtype), (0, rows - count)).contiguous(),
-        "matrix": points.new_empty(TASKS, rows, width),
+        "noise": pad(noise.to(dtype), (0, width - count), value=FILLING_NOISE).contiguous(),
+        **dict(zip(("k", "l", "inverse"), vectors, strict=True)),
         "c": points.new_zeros(tables, width),
-        "variance": points.new_empty(tables),
+        "explained": points.new_empty(tables),
     }
-    num_features = 0
+    num_features, prior = 0, kernel.scale.sum().double()
     if W is not None and w is not None:
+        prior = prior - w.double().square().sum(1)
         w = aligned(w, dtype)
         num_features = W.stride(0)
-        held["features"] = pad(_addresses(W, near), (0, rows - count))
+        held["features"] = pad(_addresses(W, near), (0, width + 1 - count))
         held["features"][:, count:] = _addresses(w, torch.arange(tables)).unsqueeze(1)
         held["left"] = points.new_empty(tables, num_features)
-    sizes = (tables, count, rows, x.shape[1], width, num_features, min(TASKS, tables))
+    rows = num_features + width
+    held["matrix"] = points.new_empty(TASKS, rows, width)
+    sizes = (tables, x.shape[1], width, num_features, rows, min(TASKS, tables))
     _call(kind, held, sizes)
     left = held["left"][:, : w.shape[1]] if w is not None and num_features else None
-    return Conditioned(held["c"][:, :count], held["variance"], left)
+    return Conditioned(held["c"][:, :count], prior - held["explained"].double(), left)
 
 
 def _addresses(table: Float[Tensor, "n b"], rows: Int[Tensor, "*m"]) -> Int[Tensor, "*m"]:
@@ -135,108 +144,168 @@ def program(kind: ConditionedKind) -> str:
     whole = f.fields.copy()
     with f.tasks() as task:
         start, stop = (t * f["tables"] // f["tasks"] for t in (task, task + 1))
+        for name in ("k", "l", "inverse"):
+            f.fields[name] = f.at(whole[name], task * f["width"])
+        f.fields["matrix"] = f.at(whole["matrix"], task * f["rows"] * f["width"])
         with f.loop(start, stop) as table:
             each = {
-                "x": f["rows"] * f["dims"], "z": f["dims"] * f["width"], "noise": f["rows"],
-                "c": f["width"], "variance": f.constant(1, "i64"), "left": f["num_features"],
+                "x": (f["width"] + 1) * f["dims"], "z": f["dims"] * f["width"],
+                "noise": f["width"], "c": f["width"], "explained": f.constant(1, "i64"),
+                "left": f["num_features"],
             }  # fmt: skip
             for name, size in each.items():
                 array_ = whole["columns" if name == "z" else name]
                 f.fields[name] = f.at(array_, table * size)
-            f.fields["features"] = f.at(whole["features"], table * f["rows"], "i64")
-            f.fields["matrix"] = f.at(whole["matrix"], task * f["rows"] * f["width"])
+            f.fields["features"] = f.at(whole["features"], table * (f["width"] + 1), "i64")
             _Table(kind, f).write()
-            f.fields.update(whole)
+        f.fields.update(whole)
     return f.text()
 
 
 class _Table(RadialSum):
-    """Writes what happens to one table. The matrix is symmetric: of row i, what is left of the
-    diagonal is not used, and L is found as its transpose."""
+    """Writes what happens to one table.
+
+    The matrix is Wᵀ above K + D, which becomes U. Of row i of K, what is left of the diagonal is
+    not used.
+    """
 
     def write(self) -> None:
-        f = self.f
-        with f.loop(0, f["near"] + 1) as i, self.vectors_from(i) as j:
-            f.store(self.covariances(i, j), self.entry(i, j))
-        blocks = f["rows"] * f["num_features"].at_most(1)
-        with f.loop(0, blocks, TILE) as i, f.loop(i, f["rows"], TILE) as j:
-            self.subtract_products(i, j)
-        with f.loop(0, f["near"]) as i:
-            noise = f.load(f.at(f["noise"], i), f.number)
-            f.add_to(self.entry(i, i), noise)
-        with f.loop(0, f["near"]) as i:
+        f, above, lanes = self.f, self.f["num_features"], self.f.lanes
+        with f.loop(0, f["width"]) as i:
+            with f.loop(i // lanes * lanes, f["width"], lanes) as j:
+                f.store(self.covariances(i, j), self.entry(above + i, j))
+            f.add_to(self.entry(above + i, i), f.load(f.at(f["noise"], i), f.number))
+        with f.loop(0, f["width"], lanes) as j:
+            f.store(self.covariances(f["width"], j), f.at(f["k"], j))
+        with f.loop(0, f["width"] * above.at_most(1), lanes) as j:
+            self.subtract_features(j)
+        with f.loop(0, f["width"], TILE) as i:
             self.factorise(i)
-        self.store_variance()
-        with f.loop(0, f["near"]) as step:
-            self.substitute(f["near"] - 1 - step)
-        with f.loop(0, f["num_features"], f.lanes) as j:
-            self.store_left(j)
-
-    def vectors_from(self, i: Value):
-        """Loops over the columns from i on, and those that share a vector with it."""
-        f = self.f
-        return f.loop(i // f.lanes * f.lanes, f["width"], f.lanes)
+        with f.loop(0, f["width"]) as i:
+            self.substitute(i)
+        self.store_explained()
+        with f.loop(0, f["width"]) as step:
+            self.substitute_back(f["width"] - 1 - step)
+        with f.loop(0, above, lanes) as b:
+            self.store_left(b)
 
     def entry(self, i: Value, j: Value) -> Value:
-        return self.f.at(self.f["matrix"], i * self.f["width"] + j)
+        """Of the matrix."""
+        f, lanes = self.f, self.f.lanes
+        panel = j // lanes
+        return f.at(f["matrix"], (panel * f["rows"] + i - panel) * lanes + j)
 
     def feature_row(self, i: Value) -> Value:
         f = self.f
         return f.load(f.at(f["features"], i, "i64"), "ptr")
 
-    def subtract_products(self, i: Value, j: Value) -> None:
-        """K − W Wᵀ on a tile."""
-        f, places = self.f, range(TILE)
-        left, right = ([self.feature_row(start + n) for n in places] for start in (i, j))
-        sums = [[f.variable(self.zero) for _ in places] for _ in places]
-        with f.loop(0, f["num_features"], f.lanes) as b:
-            u, v = ([f.load(f.at(row, b)) for row in rows] for rows in (left, right))
-            for p in places:
-                for q in places:
-                    f.add_to(sums[p][q], u[p] * v[q])
-        for p in places:
-            for q in places:
-                place = self.entry(i + p, j + q)
-                total = f.load(sums[p][q]).total()
-                f.store(f.load(place, f.number) - total, place)
+    def products(
+        self, left: Value, height: int, stride: int, right: Value, count: Value
+    ) -> list[Value]:
+        """Σ_p left[p, n] right[p] for n below `height`: numbers and vectors, of p after p."""
+        f, short = self.f, f"<{height} x {self.f.number}>"
+        sums = [f.variable(self.zero) for _ in range(height)]
+        with f.loop(0, count) as p:
+            numbers, vector = (
+                f.load(f.at(left, p * stride), short),
+                f.load(f.at(right, p * f.lanes)),
+            )
+            for n, total in enumerate(sums):
+                everywhere = ", ".join([f"i32 {n}"] * f.lanes)
+                spread = f"{numbers}, {short} poison, <{f.lanes} x i32> <{everywhere}>"
+                f.add_to(total, f.value(f.vector, f"shufflevector {spread}") * vector)
+        return [f.load(total) for total in sums]
+
+    def subtract_features(self, j: Value) -> None:
+        """K − W Wᵀ and k_xN − w_xᵀ Wᵀ on a panel of columns, those before it being done."""
+        f, above = self.f, self.f["num_features"]
+        with f.loop(j, j + f.lanes, TILE) as row, f.loop(0, above, TILE) as b:
+            self.transpose(row, b)
+        with f.loop(0, above, CHUNK) as b:
+            count = (above - b).at_most(CHUNK)
+            panel = self.entry(b, j)
+            with f.loop(0, j + f.lanes, TILE) as i:
+                totals = self.products(self.entry(b, i), TILE, f.lanes, panel, count)
+                for n, total in enumerate(totals):
+                    place = self.entry(above + i + n, j)
+                    f.store(f.load(place) - total, place)
+            w = f.at(self.feature_row(f["width"]), b)
+            (total,) = self.products(w, 1, 1, panel, count)
+            place = f.at(f["k"], j)
+            f.store(f.load(place) - total, place)
+
+    def transpose(self, row: Value, b: Value) -> None:
+        """Writes a square of W into Wᵀ."""
+        f, short = self.f, f"<{TILE} x {self.f.number}>"
+
+        def pairs(u: Value, v: Value, places: tuple[int, ...]) -> Value:
+            chosen = ", ".join(f"i32 {place}" for place in places)
+            return f.value(short, f"shufflevector {u}, {v}, <{TILE} x i32> <{chosen}>")
+
+        rows = [f.load(f.at(self.feature_row(row + n), b), short) for n in range(TILE)]
+        for half, places in enumerate(((0, 4, 1, 5), (2, 6, 3, 7))):
+            u, v = (pairs(rows[n], rows[n + 1], places) for n in (0, 2))
+            for n, chosen in enumerate(((0, 1, 4, 5), (2, 3, 6, 7))):
+                f.store(pairs(u, v, chosen), self.entry(b + 2 * half + n, row))
 
     def factorise(self, i: Value) -> None:
-        """Row i of Lᵀ and of l, from the rows before it."""
-        f = self.f
-        with self.vectors_from(i) as j:
-            self.subtract_rows_before(i, j)
-        pivot = self.spread(self.entry(i, i)).sqrt()
-        with self.vectors_from(i) as j:
-            f.store(f.load(self.entry(i, j)) / pivot, self.entry(i, j))
+        """Rows of U from those before them."""
+        f, lanes = self.f, self.f.lanes
+        first = i // lanes * lanes
+        self.factorise_panel(i, first, diagonal=True)
+        with f.loop(first + lanes, f["width"], lanes) as j:
+            self.factorise_panel(i, j, diagonal=False)
 
-    def subtract_rows_before(self, i: Value, j: Value) -> None:
-        f = self.f
-        total = f.variable(f.load(self.entry(i, j)))
-        with f.loop(0, i) as p:
-            f.store(f.load(total) - self.spread(self.entry(p, i)) * f.load(self.entry(p, j)), total)
-        f.store(f.load(total), self.entry(i, j))
-
-    def store_variance(self) -> None:
-        f = self.f
-        with f.loop(f["near"] // f.lanes * f.lanes, f["near"] + 1, f.lanes) as j:
-            self.subtract_rows_before(f["near"], j)
-        last = f.load(self.entry(f["near"], f["near"]), f.number)
-        f.store(last, f["variance"])
+    def factorise_panel(self, i: Value, j: Value, diagonal: bool) -> None:
+        f, above = self.f, self.f["num_features"]
+        start = self.entry(above, i)
+        totals = self.products(start, TILE, f.lanes, self.entry(above, j), i)
+        found: list[Value] = []
+        for n, total in enumerate(totals):
+            place, row = self.entry(above + i + n, j), f.load(self.entry(above + i + n, j)) - total
+            for m, before in enumerate(found):
+                row = row - self.spread(self.entry(above + i + m, i + n)) * before
+            inverse = f.at(f["inverse"], i + n)
+            if diagonal:
+                f.store(row, place)
+                pivot = self.spread(self.entry(above + i + n, i + n))
+                root = f.constant(1.0, f.vector) / pivot.sqrt()
+                f.store(f.value(f.number, f"extractelement {root}, i64 0"), inverse)
+            found.append(row * self.spread(inverse))
+            f.store(found[n], place)
 
     def substitute(self, i: Value) -> None:
-        """c_i = (l_i − Σ_j>i L_ji c_j) / L_ii; c is zero where it is not yet known."""
+        """l_i, and k less its part in what comes after; what comes before has been used."""
+        f = self.f
+        k, inverse = (f.load(f.at(f[name], i), f.number) for name in ("k", "inverse"))
+        f.store(k * inverse, f.at(f["l"], i))
+        with f.loop(i // f.lanes * f.lanes, f["width"], f.lanes) as j:
+            row, place = f.load(self.entry(f["num_features"] + i, j)), f.at(f["k"], j)
+            f.store(f.load(place) - self.number("l", i) * row, place)
+
+    def store_explained(self) -> None:
         f = self.f
         total = f.variable(self.zero)
-        with self.vectors_from(i) as j:
-            f.add_to(total, f.load(self.entry(i, j)) * f.load(f.at(f["c"], j)))
-        given, diagonal = (f.load(self.entry(i, j), f.number) for j in (f["near"], i))
-        f.store((given - f.load(total).total()) / diagonal, f.at(f["c"], i))
+        with f.loop(0, f["width"], f.lanes) as j:
+            part = f.load(f.at(f["l"], j))
+            f.add_to(total, part * part)
+        f.store(f.load(total).total(), f["explained"])
 
-    def store_left(self, j: Value) -> None:
+    def substitute_back(self, i: Value) -> None:
+        """c_i = (l_i − Σ_j>i U_ij c_j) / U_ii; c is zero where it is not yet known."""
+        f = self.f
+        total = f.variable(self.zero)
+        with f.loop(i // f.lanes * f.lanes, f["width"], f.lanes) as j:
+            row = f.load(self.entry(f["num_features"] + i, j))
+            f.add_to(total, row * f.load(f.at(f["c"], j)))
+        given, inverse = (f.load(f.at(f[name], i), f.number) for name in ("l", "inverse"))
+        f.store((given - f.load(total).total()) * inverse, f.at(f["c"], i))
+
+    def store_left(self, b: Value) -> None:
         """ŵ = w_x − Σ_i c_i W_i."""
         f = self.f
-        total = f.variable(f.load(f.at(self.feature_row(f["near"]), j)))
-        with f.loop(0, f["near"]) as i:
-            row = f.at(self.feature_row(i), j)
-            f.store(f.load(total) - self.spread(f.at(f["c"], i)) * f.load(row), total)
-        f.store(f.load(total), f.at(f["left"], j))
+        total = f.variable(f.load(f.at(self.feature_row(f["width"]), b)))
+        with f.loop(0, f["width"]) as i:
+            row = f.load(f.at(self.feature_row(i), b))
+            f.store(f.load(total) - self.number("c", i) * row, total)
+        f.store(f.load(total), f.at(f["left"], b))
