@@ -21,6 +21,7 @@ from torch.nn.functional import pad
 
 from orthogp.kernel.radial import native, terms
 from orthogp.kernel.radial.program import NAME, SUM_BYTES, Function, Kind, RadialSum, Value
+from orthogp.kernel.radial.tiles import products
 
 # Tables are cut into this many tasks, each with memory for one matrix.
 TASKS = 16
@@ -199,23 +200,6 @@ class _Table(RadialSum):
         f = self.f
         return f.load(f.at(f["features"], i, "i64"), "ptr")
 
-    def products(
-        self, left: Value, height: int, stride: int, right: Value, count: Value
-    ) -> list[Value]:
-        """Σ_p left[p, n] right[p] for n below `height`: numbers and vectors, of p after p."""
-        f, short = self.f, f"<{height} x {self.f.number}>"
-        sums = [f.variable(self.zero) for _ in range(height)]
-        with f.loop(0, count) as p:
-            numbers, vector = (
-                f.load(f.at(left, p * stride), short),
-                f.load(f.at(right, p * f.lanes)),
-            )
-            for n, total in enumerate(sums):
-                everywhere = ", ".join([f"i32 {n}"] * f.lanes)
-                spread = f"{numbers}, {short} poison, <{f.lanes} x i32> <{everywhere}>"
-                f.add_to(total, f.value(f.vector, f"shufflevector {spread}") * vector)
-        return [f.load(total) for total in sums]
-
     def subtract_features(self, j: Value) -> None:
         """K − W Wᵀ and k_xN − w_xᵀ Wᵀ on a panel of columns, those before it being done."""
         f, above = self.f, self.f["num_features"]
@@ -225,12 +209,12 @@ class _Table(RadialSum):
             count = (above - b).at_most(CHUNK)
             panel = self.entry(b, j)
             with f.loop(0, j + f.lanes, TILE) as i:
-                totals = self.products(self.entry(b, i), TILE, f.lanes, panel, count)
+                totals = products(f, self.entry(b, i), TILE, f.lanes, panel, count)
                 for n, total in enumerate(totals):
                     place = self.entry(above + i + n, j)
                     f.store(f.load(place) - total, place)
             w = f.at(self.feature_row(f["width"]), b)
-            (total,) = self.products(w, 1, 1, panel, count)
+            (total,) = products(f, w, 1, 1, panel, count)
             place = f.at(f["k"], j)
             f.store(f.load(place) - total, place)
 
@@ -259,7 +243,7 @@ class _Table(RadialSum):
     def factorise_panel(self, i: Value, j: Value, diagonal: bool) -> None:
         f, above = self.f, self.f["num_features"]
         start = self.entry(above, i)
-        totals = self.products(start, TILE, f.lanes, self.entry(above, j), i)
+        totals = products(f, start, TILE, f.lanes, self.entry(above, j), i)
         found: list[Value] = []
         for n, total in enumerate(totals):
             place, row = self.entry(above + i + n, j), f.load(self.entry(above + i + n, j)) - total
