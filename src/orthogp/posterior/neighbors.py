@@ -21,7 +21,7 @@ GROUP = 8
 # Candidates beyond those that are asked for, to tell whether float32 has missed one.
 MARGIN = 8
 # Machine code lists all candidates that there are, in room for so many times those asked for.
-ROOM = 3
+ROOM = 2
 # Distances beyond are not for float32.
 FARTHEST = 1e18
 

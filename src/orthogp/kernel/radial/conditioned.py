@@ -30,16 +30,17 @@ TASKS = 16
 TILE, CHUNK = 4, 64
 # The noise of what only fills up a vector: its part in c is zero but for rounding.
 FILLING_NOISE = 1e30
-# points are [tables, width + 1, dims], the last of them x, and columns [tables, dims, width]; noise
-# is [tables, width], features [tables, width + 1] the addresses of rows of W; c [tables, width],
-# zeros before; explained [tables] is lᵀ l, left [tables, num_features]. A task has a matrix
-# [width / lanes, num_features + width, lanes], panels of columns one after the other, and
-# vectors k_⊥xN, l and the inverse of U's diagonal.
+# near is [tables, width], centres are the x of the tables, [tables, dims] of float64; rows [n,
+# dims], noise [n] and W [n, num_features] are of all rows, w is [tables, num_features]; c [tables,
+# width], zeros before; explained [tables] is lᵀ l, left [tables, num_features]. A task has points x
+# [width + 1, dims], the last of them that of its table, and z [dims, width], a matrix [width /
+# lanes, height, lanes], panels of columns one after the other, and vectors k_⊥xN, l and the inverse
+# of U's diagonal.
 ADDRESSES = (
-    "x", "columns", "rho", "scale", "noise", "features", "matrix", "k", "l", "inverse", "c",
-    "explained", "left",
+    "near", "centres", "rows", "noise", "W", "w", "rho", "scale", "x", "z", "matrix", "k", "l",
+    "inverse", "c", "explained", "left",
 )  # fmt: skip
-SIZES = ("tables", "dims", "width", "num_features", "rows", "tasks")
+SIZES = ("tables", "count", "dims", "width", "num_features", "height", "tasks")
 
 
 class Conditioned(NamedTuple):
@@ -52,7 +53,9 @@ class Conditioned(NamedTuple):
 
 @dataclass(frozen=True)
 class ConditionedKind(Kind):
-    """Vectors are short, so that little is beyond the last row."""
+    """Vectors are short, so that little is beyond the last row. The rows may be in float64."""
+
+    wide_rows: bool = False
 
     @property
     def lanes(self) -> int:
@@ -69,66 +72,65 @@ def aligned(W: Float[Tensor, "n b"], dtype: torch.dtype) -> Float[Tensor, "n b"]
 
 def conditioned(
     near: Int[Tensor, "m k"],
-    x_near: Float[Tensor, "m k d"],
+    rows: Float[Tensor, "n d"],
     x: Float[Tensor, "m d"],
-    noise: Float[Tensor, "m k"],
+    noise: Float[Tensor, " n"],
     kernel: terms.RadialSum,
     W: Float[Tensor, "n b"] | None = None,
     w: Float[Tensor, "m b"] | None = None,
 ) -> Conditioned:
     """What is known of f_⊥ at every x, in the dtype of the kernel; W is one that `aligned` gave."""
-    (tables, count), dtype = near.shape, kernel.scale.dtype
+    (tables, count), dims, dtype = near.shape, x.shape[1], kernel.scale.dtype
     kind = ConditionedKind(
-        kernel.families, dtype == torch.float64, kernel.inverse.shape[1] > 1, dense=True
-    )
+        kernel.families, dtype == torch.float64, kernel.inverse.shape[1] > 1, dense=True,
+        wide_rows=rows.dtype == torch.float64,
+    )  # fmt: skip
     width = -(-count // kind.lanes) * kind.lanes
-    # Distances from x: what is close to it then has all of its digits in any dtype.
-    points = x_near.new_zeros(tables, width + 1, x.shape[1], dtype=dtype)
-    points[:, :count] = x_near - x.unsqueeze(1)
-    vectors = points.new_empty(3, TASKS, width)
+    num_features = 0 if W is None or w is None else W.stride(0)
+    height, tasks = num_features + width, min(TASKS, tables)
     held = {
-        "x": points,
-        "columns": points[:, :width].mT.contiguous(),
+        "near": pad(near, (0, width - count)).contiguous(),
+        "centres": x.double().contiguous(),
+        "rows": rows.contiguous(),
+        "noise": noise.to(dtype).contiguous(),
         "rho": kernel.inverse.square().contiguous(),
         "scale": kernel.scale.contiguous(),
-        "noise": pad(noise.to(dtype), (0, width - count), value=FILLING_NOISE).contiguous(),
-        **dict(zip(("k", "l", "inverse"), vectors, strict=True)),
-        "c": points.new_zeros(tables, width),
-        "explained": points.new_empty(tables),
     }
-    num_features, prior = 0, kernel.scale.sum().double()
+    shapes = {
+        "x": (tasks, width + 1, dims), "z": (tasks, dims, width), "matrix": (tasks, height, width),
+        "k": (tasks, width), "l": (tasks, width), "inverse": (tasks, width),
+        "explained": (tables,), "left": (tables, num_features),
+    }  # fmt: skip
+    held |= {name: x.new_empty(shape, dtype=dtype) for name, shape in shapes.items()}
+    held["c"] = x.new_zeros(tables, width, dtype=dtype)
+    prior = kernel.scale.sum().double()
     if W is not None and w is not None:
         prior = prior - w.double().square().sum(1)
-        w = aligned(w, dtype)
-        num_features = W.stride(0)
-        held["features"] = pad(_addresses(W, near), (0, width + 1 - count))
-        held["features"][:, count:] = _addresses(w, torch.arange(tables)).unsqueeze(1)
-        held["left"] = points.new_empty(tables, num_features)
-    rows = num_features + width
-    held["matrix"] = points.new_empty(TASKS, rows, width)
-    sizes = (tables, x.shape[1], width, num_features, rows, min(TASKS, tables))
-    _call(kind, held, sizes)
+        held |= {"W": _with_zeros(W), "w": _with_zeros(aligned(w, dtype))}
+    _call(kind, held, (tables, count, dims, width, num_features, height, tasks))
     left = held["left"][:, : w.shape[1]] if w is not None and num_features else None
     return Conditioned(held["c"][:, :count], prior - held["explained"].double(), left)
 
 
-def _addresses(table: Float[Tensor, "n b"], rows: Int[Tensor, "*m"]) -> Int[Tensor, "*m"]:
-    """Where these rows begin in memory."""
-    assert table.is_cpu
-    assert table.stride() == (
-        -(-table.shape[1] * table.itemsize // SUM_BYTES) * SUM_BYTES // table.itemsize,
-        1,
-    )
-    return table.data_ptr() + rows * (table.stride(0) * table.itemsize)
+def _with_zeros(table: Float[Tensor, "n b"]) -> Float[Tensor, "n c"]:
+    """What `aligned` gave, with the zeros that follow its rows."""
+    lanes = SUM_BYTES // table.itemsize
+    whole = -(-table.shape[1] // lanes) * lanes
+    assert table.stride() == (whole, 1)
+    return table.as_strided((table.shape[0], whole), table.stride())
 
 
 def _call(kind: ConditionedKind, held: dict[str, Tensor], sizes: tuple[int, ...]) -> None:
     """The only place where tensors of this module become addresses, each of them in one piece."""
     own = torch.float64 if kind.double else torch.float32
+    others = {
+        "near": torch.int64, "centres": torch.float64,
+        "rows": torch.float64 if kind.wide_rows else torch.float32,
+    }  # fmt: skip
     for name, tensor in held.items():
         assert tensor.is_cpu
         assert tensor.is_contiguous()
-        assert tensor.dtype == (torch.int64 if name == "features" else own), name
+        assert tensor.dtype == others.get(name, own), name
     addresses = [held[name].data_ptr() if name in held else 0 for name in ADDRESSES]
     record = array("q", [0, *addresses, *sizes])
     native.run(_function(kind), record.buffer_info()[0], torch.get_num_threads())
@@ -145,19 +147,22 @@ def program(kind: ConditionedKind) -> str:
     whole = f.fields.copy()
     with f.tasks() as task:
         start, stop = (t * f["tables"] // f["tasks"] for t in (task, task + 1))
-        for name in ("k", "l", "inverse"):
-            f.fields[name] = f.at(whole[name], task * f["width"])
-        f.fields["matrix"] = f.at(whole["matrix"], task * f["rows"] * f["width"])
+        of_task = {
+            "x": (f["width"] + 1) * f["dims"], "z": f["dims"] * f["width"],
+            "matrix": f["height"] * f["width"], "k": f["width"], "l": f["width"],
+            "inverse": f["width"],
+        }  # fmt: skip
+        for name, size in of_task.items():
+            f.fields[name] = f.at(whole[name], task * size)
         with f.loop(start, stop) as table:
-            each = {
-                "x": (f["width"] + 1) * f["dims"], "z": f["dims"] * f["width"],
-                "noise": f["width"], "c": f["width"], "explained": f.constant(1, "i64"),
+            of_table = {
+                "w": f["num_features"], "c": f["width"], "explained": f.constant(1, "i64"),
                 "left": f["num_features"],
             }  # fmt: skip
-            for name, size in each.items():
-                array_ = whole["columns" if name == "z" else name]
-                f.fields[name] = f.at(array_, table * size)
-            f.fields["features"] = f.at(whole["features"], table * (f["width"] + 1), "i64")
+            for name, size in of_table.items():
+                f.fields[name] = f.at(whole[name], table * size)
+            f.fields["near"] = f.at(whole["near"], table * f["width"], "i64")
+            f.fields["centres"] = f.at(whole["centres"], table * f["dims"], "double")
             _Table(kind, f).write()
         f.fields.update(whole)
     return f.text()
@@ -170,12 +175,24 @@ class _Table(RadialSum):
     not used.
     """
 
+    def __init__(self, kind: ConditionedKind, function: Function):
+        super().__init__(kind, function)
+        self.wide_rows = kind.wide_rows
+
     def write(self) -> None:
         f, above, lanes = self.f, self.f["num_features"], self.f.lanes
-        with f.loop(0, f["width"]) as i:
-            with f.loop(i // lanes * lanes, f["width"], lanes) as j:
-                f.store(self.covariances(i, j), self.entry(above + i, j))
-            f.add_to(self.entry(above + i, i), f.load(f.at(f["noise"], i), f.number))
+        with f.loop(0, f["dims"]) as d:
+            with f.loop(0, f["width"]) as i:
+                self.gather(i, d)
+            place = f.at(f["x"], f["width"] * f["dims"] + d)
+            f.store(f.constant(0.0, f.number), place)
+        with f.loop(0, f["width"]) as i, f.loop(i // lanes * lanes, f["width"], lanes) as j:
+            f.store(self.covariances(i, j), self.entry(above + i, j))
+        with f.loop(0, f["count"]) as i:
+            noise = f.load(f.at(f["noise"], self.row_near(i)), f.number)
+            f.add_to(self.entry(above + i, i), noise)
+        with f.loop(f["count"], f["width"]) as i:
+            f.store(f.constant(FILLING_NOISE, f.number), self.entry(above + i, i))
         with f.loop(0, f["width"], lanes) as j:
             f.store(self.covariances(f["width"], j), f.at(f["k"], j))
         with f.loop(0, f["width"] * above.at_most(1), lanes) as j:
@@ -194,11 +211,28 @@ class _Table(RadialSum):
         """Of the matrix."""
         f, lanes = self.f, self.f.lanes
         panel = j // lanes
-        return f.at(f["matrix"], (panel * f["rows"] + i - panel) * lanes + j)
+        return f.at(f["matrix"], (panel * f["height"] + i - panel) * lanes + j)
+
+    def row_near(self, i: Value) -> Value:
+        """Which row the i-th near one is."""
+        f = self.f
+        return f.load(f.at(f["near"], i, "i64"), "i64")
 
     def feature_row(self, i: Value) -> Value:
         f = self.f
-        return f.load(f.at(f["features"], i, "i64"), "ptr")
+        return f.at(f["W"], self.row_near(i) * f["num_features"])
+
+    def gather(self, i: Value, d: Value) -> None:
+        """An input of a row, from x: what is close to x then has all of its digits in any dtype."""
+        f, own = self.f, "double" if self.wide_rows else "float"
+        value = f.load(f.at(f["rows"], self.row_near(i) * f["dims"] + d, own), own)
+        if not self.wide_rows:
+            value = f.value("double", f"fpext {value} to double")
+        found = value - f.load(f.at(f["centres"], d, "double"), "double")
+        if not f.double:
+            found = f.value(f.number, f"fptrunc {found} to {f.number}")
+        f.store(found, f.at(f["x"], i * f["dims"] + d))
+        f.store(found, f.at(f["z"], d * f["width"] + i))
 
     def subtract_features(self, j: Value) -> None:
         """K − W Wᵀ and k_xN − w_xᵀ Wᵀ on a panel of columns, those before it being done."""
@@ -213,7 +247,7 @@ class _Table(RadialSum):
                 for n, total in enumerate(totals):
                     place = self.entry(above + i + n, j)
                     f.store(f.load(place) - total, place)
-            w = f.at(self.feature_row(f["width"]), b)
+            w = f.at(f["w"], b)
             (total,) = products(f, w, 1, 1, panel, count)
             place = f.at(f["k"], j)
             f.store(f.load(place) - total, place)
@@ -288,7 +322,7 @@ class _Table(RadialSum):
     def store_left(self, b: Value) -> None:
         """ŵ = w_x − Σ_i c_i W_i."""
         f = self.f
-        total = f.variable(f.load(f.at(self.feature_row(f["width"]), b)))
+        total = f.variable(f.load(f.at(f["w"], b)))
         with f.loop(0, f["width"]) as i:
             row = f.load(f.at(self.feature_row(i), b))
             f.store(f.load(total) - self.number("c", i) * row, total)
