@@ -82,7 +82,7 @@ class NearPredictor:
             parts = [self._marginals(*part) for part in zip(*self._chunks(x, without), strict=True)]
         mean, variance = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
         if self.base is not None:
-            mean = mean + self.base.marginals(x)[0]
+            mean = mean + self.base.mean(x)
         return mean, variance.expand_as(mean)
 
     def leave_one_out(

@@ -25,9 +25,9 @@ from orthogp.kernel.radial.tiles import products
 
 # Tables are cut into this many tasks, each with memory for one matrix.
 TASKS = 16
-# Rows of a matrix that are worked on together; rows of W whose products are summed before their
-# sum is subtracted, which rounds less.
-TILE, CHUNK = 4, 64
+# Rows of a matrix that are worked on together, and while they are filled with kernel values; rows
+# of Wᵀ whose products are summed before their sum is subtracted, which rounds less.
+TILE, PAIR, CHUNK = 4, 2, 64
 # The noise of what only fills up a vector: its part in c is zero but for rounding.
 FILLING_NOISE = 1e30
 # near is [tables, width], centres are the x of the tables, [tables, dims] of float64; rows [n,
@@ -181,20 +181,22 @@ class _Table(RadialSum):
 
     def write(self) -> None:
         f, above, lanes = self.f, self.f["num_features"], self.f.lanes
+        with f.loop(0, f["width"]) as i, f.loop(0, f["dims"]) as d:
+            self.gather(i, d)
         with f.loop(0, f["dims"]) as d:
-            with f.loop(0, f["width"]) as i:
-                self.gather(i, d)
             place = f.at(f["x"], f["width"] * f["dims"] + d)
             f.store(f.constant(0.0, f.number), place)
-        with f.loop(0, f["width"]) as i, f.loop(i // lanes * lanes, f["width"], lanes) as j:
-            f.store(self.covariances(i, j), self.entry(above + i, j))
+        with f.loop(0, f["width"], PAIR) as i, f.loop(i // lanes * lanes, f["width"], lanes) as j:
+            rows = [i + n for n in range(PAIR)]
+            for row, K in zip(rows, self.covariances(rows, j), strict=True):
+                f.store(K, self.entry(above + row, j))
         with f.loop(0, f["count"]) as i:
             noise = f.load(f.at(f["noise"], self.row_near(i)), f.number)
             f.add_to(self.entry(above + i, i), noise)
         with f.loop(f["count"], f["width"]) as i:
             f.store(f.constant(FILLING_NOISE, f.number), self.entry(above + i, i))
         with f.loop(0, f["width"], lanes) as j:
-            f.store(self.covariances(f["width"], j), f.at(f["k"], j))
+            f.store(self.covariances([f["width"]], j)[0], f.at(f["k"], j))
         with f.loop(0, f["width"] * above.at_most(1), lanes) as j:
             self.subtract_features(j)
         with f.loop(0, f["width"], TILE) as i:
