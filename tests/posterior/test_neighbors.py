@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from orthogp.kernel.radial.candidates import PointTable
+from orthogp.kernel.radial import compiled_backend
 from orthogp.posterior import neighbors
 from orthogp.posterior.neighbors import Neighbors, canonical_order, leaf_order, smallest
 
@@ -95,6 +95,12 @@ def test_what_float32_cannot_tell_apart_is_found_in_float64(offset):
     torch.testing.assert_close(distances.gather(1, found), expected, rtol=1e-6, atol=0)
 
 
+needs_machine_code = pytest.mark.skipif(
+    compiled_backend(POINTS) is None, reason="no machine code here"
+)
+
+
+@needs_machine_code
 @pytest.mark.parametrize("count", [1, 20, 128])
 @pytest.mark.parametrize("columns", [1, 8, 30])
 def test_machine_code_finds_the_nearest_of_many_the_first_of_ties(monkeypatch, columns, count):
@@ -112,8 +118,11 @@ def test_machine_code_finds_the_nearest_of_many_the_first_of_ties(monkeypatch, c
     assert torch.equal(found.nearest(new, count), expected)
 
 
+@needs_machine_code
 def test_machine_code_lists_every_point_that_may_be_near():
     """At least as many as are asked for, few more, in order and with their distances."""
+    from orthogp.kernel.radial.candidates import PointTable
+
     points = torch.randn(5000, 6, generator=torch.Generator().manual_seed(5)).double()
     new = torch.randn(37, 6, generator=torch.Generator().manual_seed(6)).double()
     listed = PointTable(points, points.mean(0)).candidates(new, 50, room=120)
