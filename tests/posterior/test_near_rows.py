@@ -222,12 +222,12 @@ def float32_rows(noise: float, n: int = 600) -> Observations:
     return Observations(x, y, torch.full((1, n), noise).double())
 
 
-@pytest.mark.parametrize("inducing", [0, B])
-def test_float32_serves_where_noise_covers_its_rounding(monkeypatch, inducing):
+@pytest.mark.parametrize(("inducing", "count"), [(0, 32), (B, 37), (150, 32), (150, 37)])
+def test_float32_serves_where_noise_covers_its_rounding(monkeypatch, inducing, count):
     covariance, rows = Covariance(default_kernel()), float32_rows(noise=0.05)
-    narrow = predictor(covariance, rows, 32, inducing)
+    narrow = predictor(covariance, rows, count, inducing)
     monkeypatch.setattr(near_rows, "LARGEST_ROUNDING", -1.0)
-    wide = predictor(covariance, rows, 32, inducing)
+    wide = predictor(covariance, rows, count, inducing)
     assert (narrow.dtype, wide.dtype) == (torch.float32, torch.float64)
     new = torch.rand(300, D, generator=torch.Generator().manual_seed(2))
     (mean, variance), (expected, spread) = narrow.marginals(new), wide.marginals(new)
@@ -262,7 +262,7 @@ def test_the_number_of_threads_changes_nothing(noise):
         torch.testing.assert_close(variance, found[0][1], rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("inducing", [0, 1, B])
+@pytest.mark.parametrize("inducing", [0, 1, B, 70])
 @pytest.mark.parametrize("count", [1, 3, 4, 15, N])
 def test_machine_code_and_torch_agree(monkeypatch, inducing, count):
     rows = observations(2, shared=False)

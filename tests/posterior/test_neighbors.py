@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from orthogp.kernel.radial import compiled_backend
 from orthogp.posterior import neighbors
 from orthogp.posterior.neighbors import Neighbors, canonical_order, leaf_order, smallest
 
@@ -11,12 +12,14 @@ POINTS = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)).double(
 NEW = torch.randn(30, 3, generator=torch.Generator().manual_seed(1)).double()
 
 
-@pytest.fixture(params=["tree", "blocks"])
+@pytest.fixture(params=["tree", "compiled", "blocks"])
 def way(request, monkeypatch):
-    """By blocks as on a GPU or for many columns, several of them."""
-    if request.param == "blocks":
+    """By machine code as for many columns, or by blocks as on a GPU, several of them."""
+    if request.param != "tree":
         monkeypatch.setattr(neighbors, "FEW_COLUMNS", 0)
         monkeypatch.setattr(neighbors, "BLOCK_ELEMENTS", {"cpu": 1000})
+    if request.param == "blocks":
+        monkeypatch.setattr(neighbors, "compiled_backend", lambda _: None)
 
 
 @pytest.mark.usefixtures("way")
@@ -80,13 +83,54 @@ def test_the_smallest_of_many_numbers(number, count):
     assert torch.equal(found, values.argsort(1)[:, :count].sort(1).values)
 
 
+@pytest.mark.usefixtures("way")
 @pytest.mark.parametrize("offset", [0.0, 1e4, 1e60])
-def test_what_float32_cannot_tell_apart_is_found_in_float64(monkeypatch, offset):
+def test_what_float32_cannot_tell_apart_is_found_in_float64(offset):
     """Points close together and far from the others: their distances drown in float32."""
-    monkeypatch.setattr(neighbors, "FEW_COLUMNS", 0)
     points = torch.cat([POINTS, 1e-3 * POINTS + 1e3 + offset])
     new = 1e-3 * NEW + 1e3 + offset
     found = Neighbors(points).nearest(new, 7)
     distances = (new.unsqueeze(1) - points).square().sum(2).sqrt()
     expected = distances.sort(1).values[:, :7]
     torch.testing.assert_close(distances.gather(1, found), expected, rtol=1e-6, atol=0)
+
+
+needs_machine_code = pytest.mark.skipif(
+    compiled_backend(POINTS) is None, reason="no machine code here"
+)
+
+
+@needs_machine_code
+@pytest.mark.parametrize("count", [1, 20, 128])
+@pytest.mark.parametrize("columns", [1, 8, 30])
+def test_machine_code_finds_the_nearest_of_many_the_first_of_ties(monkeypatch, columns, count):
+    """On a grid many points are at one distance, and some are there several times."""
+    monkeypatch.setattr(neighbors, "FEW_COLUMNS", 0)
+    rng = np.random.default_rng(columns)
+    values = 3 if columns > 1 else 400
+    points = torch.from_numpy(rng.integers(0, values, size=(3001, columns)).astype(float))
+    points = points[canonical_order(points, points[:, :1].mT)]
+    new = points[::60] + 0.5
+    found = Neighbors(points)
+    assert found.compiled is not None
+    squares = (new.unsqueeze(1) - points).square().sum(2)
+    expected = squares.argsort(dim=1, stable=True)[:, :count]
+    assert torch.equal(found.nearest(new, count), expected)
+
+
+@needs_machine_code
+def test_machine_code_lists_every_point_that_may_be_near():
+    """At least as many as are asked for, few more, in order and with their distances."""
+    from orthogp.kernel.radial.candidates import PointTable
+
+    points = torch.randn(5000, 6, generator=torch.Generator().manual_seed(5)).double()
+    new = torch.randn(37, 6, generator=torch.Generator().manual_seed(6)).double()
+    listed = PointTable(points, points.mean(0)).candidates(new, 50, room=120)
+    assert bool(((listed.number >= 50) & (listed.number < 80)).all())
+    squares = (new.unsqueeze(1) - points).square().sum(2)
+    for row, number in enumerate(listed.number.tolist()):
+        found = listed.found[row, :number]
+        nearest = squares[row].argsort()[:number].sort().values
+        assert torch.equal(found, nearest)
+        torch.testing.assert_close(listed.squares[row, :number], squares[row, found])
+        assert bool(listed.squares[row, number:].isinf().all())

@@ -47,6 +47,7 @@ def test_many_rows_have_the_variances_of_few(classes, monkeypatch):
     monkeypatch.setattr(predictor, "TIMES_ROUNDING", share / p.rounding)
     many, found = p.marginals(x)
     torch.testing.assert_close(many, mean, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(p.mean(x), many, rtol=1e-11, atol=1e-12)
     error = (found - wanted).abs() / prior
     assert 0.0 < error.max() < 3.0 * p.rounding
     again = (wanted < 0.99 * share * prior).any(0)

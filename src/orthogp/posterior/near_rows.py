@@ -82,7 +82,7 @@ class NearPredictor:
             parts = [self._marginals(*part) for part in zip(*self._chunks(x, without), strict=True)]
         mean, variance = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
         if self.base is not None:
-            mean = mean + self.base.marginals(x)[0]
+            mean = mean + self.base.mean(x)
         return mean, variance.expand_as(mean)
 
     def leave_one_out(
@@ -200,8 +200,8 @@ class NearPredictor:
         """The same by machine code; numbers that are none where a matrix has no factor."""
         from orthogp.kernel.radial.conditioned import conditioned
 
-        x_near, W = self.rows.x[near].double(), None if self.features is None else self.features.W
-        found = [conditioned(near, x_near, x, D[near], kernel, W, w) for D in self.rows.noise]
+        rows, W = self.rows, None if self.features is None else self.features.W
+        found = [conditioned(near, rows.x, x, D, kernel, W, w) for D in rows.noise]
         c = torch.stack([part.c for part in found]).double()
         variance = torch.stack([part.variance for part in found]).double()
         left = [part.w for part in found if part.w is not None]

@@ -1,14 +1,18 @@
-"""The rows nearest to a point, exactly: by a tree, or by blocks of distances to all of them."""
+"""The rows nearest to a point, exactly: by a tree, or by the distances to all of them."""
+
+from functools import cached_property
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from orthogp.kernel.radial import compiled_backend
+
 # A tree is for a CPU, and there for few columns or many rows: it seldom answers within the time
 # that the distances to some ten thousand points take, and with many columns it visits all leaves.
-FEW_COLUMNS, MOST_COLUMNS, MANY_ROWS = 4, 40, 2**16
+FEW_COLUMNS, MOST_COLUMNS, MANY_ROWS = 4, 40, 2**17
 LEAF_ROWS = 32
 # Distances in memory at a time.
 BLOCK_ELEMENTS = {"cpu": 2**20, "cuda": 2**27}
@@ -16,6 +20,10 @@ BLOCK_ELEMENTS = {"cpu": 2**20, "cuda": 2**27}
 GROUP = 8
 # Candidates beyond those that are asked for, to tell whether float32 has missed one.
 MARGIN = 8
+# Machine code lists all candidates that there are, in room for so many times those asked for.
+ROOM = 2
+# Distances beyond are not for float32.
+FARTHEST = 1e18
 
 
 class Neighbors:
@@ -24,7 +32,7 @@ class Neighbors:
     def __init__(self, points: Float[Tensor, "n d"]):
         self.points = points = points.double()
         self.centre = points.mean(0)
-        self.tree = None
+        self.tree = self.compiled = None
         count, columns = points.shape
         worth_a_tree = columns <= FEW_COLUMNS or (count > MANY_ROWS and columns <= MOST_COLUMNS)
         if points.device.type == "cpu" and worth_a_tree:
@@ -33,9 +41,22 @@ class Neighbors:
 
             # Splits in the middle of a box are as good as those at medians, and sooner found.
             self.tree = KDTree(points.numpy(), LEAF_ROWS, balanced_tree=False)
-        else:
-            self._table = _distance_table(points - self.centre)
-            self._narrow_table = self._table.float()
+        elif compiled_backend(points) is not None:
+            from orthogp.kernel.radial.candidates import PointTable
+
+            self.compiled = PointTable(points, self.centre)
+
+    @cached_property
+    def _radius(self) -> Float[Tensor, ""]:
+        return (self.points - self.centre).norm(dim=1).max()
+
+    @cached_property
+    def _table(self) -> Float[Tensor, "e p"]:
+        return _distance_table(self.points - self.centre)
+
+    @cached_property
+    def _narrow_table(self) -> Float[Tensor, "e p"]:
+        return self._table.float()
 
     def __len__(self) -> int:
         return self.points.shape[0]
@@ -57,29 +78,64 @@ class Neighbors:
         if self.tree is not None:
             _, found = self.tree.query(x.numpy(), count, workers=-1)
             return torch.from_numpy(found).reshape(len(x), count).long()
-        device = self.points.device
-        budget = BLOCK_ELEMENTS.get(device.type, BLOCK_ELEMENTS["cpu"])
-        height = max(1, budget // max(1, len(self)))
+        if not len(x):
+            return torch.empty(0, count, dtype=torch.long, device=x.device)
+        if self.compiled is not None and count + MARGIN < len(self):
+            return self._search_compiled(x, count, room=ROOM * count + MARGIN)
         # One piece of memory for all blocks: a new one each time would not be in the cache.
-        block = self._narrow_table.new_empty(min(height, len(x)), self._table.shape[1])
-        parts = [self._search_block(part, count, block[: len(part)]) for part in x.split(height)]
-        return torch.cat(parts) if parts else torch.empty(0, count, dtype=torch.long, device=device)
+        block = self._narrow_table.new_empty(min(self._height, len(x)), self._table.shape[1])
+        parts = x.split(self._height)
+        return torch.cat([self._search_block(part, count, block[: len(part)]) for part in parts])
+
+    @property
+    def _height(self) -> int:
+        """How many x have their distances to all points in memory at a time."""
+        budget = BLOCK_ELEMENTS.get(self.points.device.type, BLOCK_ELEMENTS["cpu"])
+        return max(1, budget // max(1, len(self)))
+
+    def _search_compiled(
+        self, x: Float[Tensor, "m d"], count: int, room: int
+    ) -> Int[Tensor, "m k"]:
+        height = max(1, BLOCK_ELEMENTS["cpu"] // room)
+        return torch.cat([self._search_part(part, count, room) for part in x.split(height)])
+
+    def _search_part(self, x: Float[Tensor, "m d"], count: int, room: int) -> Int[Tensor, "m k"]:
+        """All candidates that float32 leaves; those that may have missed one by float64."""
+        assert self.compiled is not None
+        listed = self.compiled.candidates(x, count, room)
+        width = int(listed.number.clamp(count, room).max())
+        squares, order = listed.squares[:, :width].sort(stable=True)
+        found = listed.found.gather(1, order[:, :count])
+        near_enough = (x - self.centre).norm(dim=1) + self._radius < FARTHEST
+        sure = listed.beyond.double() > self._bound(x, squares[:, count - 1])
+        sure &= near_enough & (listed.number >= count)
+        too_many = near_enough & (listed.number > room)
+        if bool(too_many.any()):
+            # Most of them are at one distance.
+            room = int(listed.number[too_many].max())
+            found[too_many] = self._search_compiled(x[too_many], count, room)
+        return self._repaired(found, sure | too_many, x)
 
     def _search_block(
         self, x: Float[Tensor, "m d"], count: int, block: Float[Tensor, "m n"]
     ) -> Int[Tensor, "m k"]:
         """Candidates by float32; those that may have missed one are found again by float64."""
-        candidates = count + MARGIN
-        if candidates >= len(self):
+        if count + MARGIN >= len(self):
             every = torch.arange(len(self), device=x.device).expand(len(x), -1)
             return self._ranked(x, every, count)[0]
-        found, beyond = self._candidates(x, self._narrow_table, candidates, block)
+        found, beyond = self._candidates(x, self._narrow_table, count + MARGIN, block)
         found, farthest = self._ranked(x, found, count)
+        bound = self._bound(x, farthest) - 0.5 * (x - self.centre).square().sum(1)
         # What is too large for float32 is not sure either.
-        sure = beyond.isfinite() & (beyond.double() > self._bound(x, farthest))
-        missed = (~sure).nonzero().squeeze(1)
-        if len(missed):
-            again, _ = self._candidates(x[missed], self._table, candidates)
+        return self._repaired(found, beyond.isfinite() & (beyond.double() > bound), x)
+
+    def _repaired(
+        self, found: Int[Tensor, "m k"], sure: Bool[Tensor, " m"], x: Float[Tensor, "m d"]
+    ) -> Int[Tensor, "m k"]:
+        """The nearest by float64 where those found are not sure."""
+        count = found.shape[1]
+        for missed in (~sure).nonzero().squeeze(1).split(self._height):
+            again, _ = self._candidates(x[missed], self._table, count + MARGIN)
             found[missed], _ = self._ranked(x[missed], again, count)
         return found
 
@@ -107,14 +163,14 @@ class Neighbors:
         return found.gather(1, order[:, :count]), squares[:, count - 1]
 
     def _bound(self, x: Float[Tensor, "m d"], square: Float[Tensor, " m"]) -> Float[Tensor, " m"]:
-        """What ½|z|² − xᵀz in float32 exceeds for every z that is no nearer than `square`.
+        """What ½|x − z|² in float32 exceeds only for z that are farther than `square`.
 
         A nearer z has |z| < |x| + |x − z|: that bounds the rounding of its products and their sum.
         """
         norm = (x - self.centre).square().sum(1).sqrt()
         unit = torch.finfo(torch.float32).eps
-        rounding = (self.points.shape[1] + 4) * unit * (2.0 * norm + square.sqrt()).square()
-        return 0.5 * (square - norm.square()) + rounding
+        rounding = (self.points.shape[1] + 5) * unit * (2.0 * norm + square.sqrt()).square()
+        return 0.5 * square + rounding
 
 
 def _distance_table(points: Float[Tensor, "n d"]) -> Float[Tensor, "e p"]:

@@ -56,12 +56,10 @@ class Predictor:
     def marginals(
         self, x: Float[Tensor, "n d"]
     ) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
-        narrow, x = x.to(self.gamma.dtype), x.to(self.beta.dtype)
+        x = x.to(self.beta.dtype)
         with self.covariance.parameters_read_once(x):
             k = self.covariance.block(self.beta, x)
-            mean = self.beta_weights @ k
-            if self.gamma.shape[0]:
-                mean += self.covariance.matvec(narrow, self.gamma, self.gamma_weights)
+            mean = self.beta_weights @ k + self._gamma_mean(x)
             prior = self.covariance.diagonal(x)
         if self.rounding is None or x.shape[0] < MANY:
             variance = prior - self._explained_variance(k)
@@ -71,6 +69,17 @@ class Predictor:
             if len(small):
                 variance[:, small] = prior[small] - self._explained_variance(k[:, small])
         return mean, torch.maximum(variance, 1e-10 * prior)
+
+    @torch.no_grad()
+    def mean(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "c n"]:
+        x = x.to(self.beta.dtype)
+        with self.covariance.parameters_read_once(x):
+            return self.beta_weights @ self.covariance.block(self.beta, x) + self._gamma_mean(x)
+
+    def _gamma_mean(self, x: Float[Tensor, "n d"]) -> Tensor | float:
+        if not self.gamma.shape[0]:
+            return 0.0
+        return self.covariance.matvec(x.to(self.gamma.dtype), self.gamma, self.gamma_weights)
 
     def _explained_variance(self, k: Float[Tensor, "b n"]) -> Float[Tensor, "c n"]:
         """Σ_i λ_i (Z k)_i², what of the prior variance β explains, in the dtype of k."""

@@ -1,12 +1,12 @@
 """f_⊥(x) given the rows near x, for many x at once, by machine code on a CPU.
 
-With N the rows near x and K_⊥ = K − W Wᵀ of a sum of radial kernels, a table is N and, last, x:
+With N the rows near x and K_⊥ = K − W Wᵀ of a sum of radial kernels, U is the lower part of
 
-    [K_⊥NN + D  k_⊥Nx]   [L   0] [Lᵀ  l]
-    [k_⊥xN      k_⊥xx] = [lᵀ  1] [0   s],    c = L⁻ᵀ l,    ŵ = w_x − W_Nᵀ c.
+    [I    W_Nᵀ     ]   [I    0 ] [I  W_Nᵀ]
+    [W_N  K_NN + D ] = [W_N  Uᵀ] [0  U   ],    l = U⁻ᵀ k_⊥Nx,    c = U⁻¹ l,    ŵ = w_x − W_Nᵀ c,
 
-So one factor gives the variance s and, by c, the mean. What a thread works on stays in its cache,
-and of W it reads the rows where they are.
+and the variance of f_⊥(x) is k_⊥xx − lᵀ l. So W Wᵀ is subtracted as earlier rows of a factor are,
+by the same products. What a thread works on stays in its cache.
 """
 
 from array import array
@@ -21,22 +21,30 @@ from torch.nn.functional import pad
 
 from orthogp.kernel.radial import native, terms
 from orthogp.kernel.radial.program import NAME, SUM_BYTES, Function, Kind, RadialSum, Value
+from orthogp.kernel.radial.tiles import products
 
 # Tables are cut into this many tasks, each with memory for one matrix.
 TASKS = 16
-# Rows of W by rows of W whose products are summed in registers.
-TILE = 4
-# points are [tables, rows, dims] and columns [tables, dims, width], the same; noise is [tables,
-# rows], features [tables, rows] the addresses of rows of W; matrix is [tasks, rows, width]; c
-# [tables, width], zeros before; variance [tables], left [tables, num_features].
+# Rows of a matrix that are worked on together, and while they are filled with kernel values; rows
+# of Wᵀ whose products are summed before their sum is subtracted, which rounds less.
+TILE, PAIR, CHUNK = 4, 2, 64
+# The noise of what only fills up a vector: its part in c is zero but for rounding.
+FILLING_NOISE = 1e30
+# near is [tables, width], centres are the x of the tables, [tables, dims] of float64; rows [n,
+# dims], noise [n] and W [n, num_features] are of all rows, w is [tables, num_features]; c [tables,
+# width], zeros before; explained [tables] is lᵀ l, left [tables, num_features]. A task has points x
+# [width + 1, dims], the last of them that of its table, and z [dims, width], a matrix [width /
+# lanes, height, lanes], panels of columns one after the other, and vectors k_⊥xN, l and the inverse
+# of U's diagonal.
 ADDRESSES = (
-    "x", "columns", "rho", "scale", "noise", "features", "matrix", "c", "variance", "left",
+    "near", "centres", "rows", "noise", "W", "w", "rho", "scale", "x", "z", "matrix", "k", "l",
+    "inverse", "c", "explained", "left",
 )  # fmt: skip
-SIZES = ("tables", "near", "rows", "dims", "width", "num_features", "tasks")
+SIZES = ("tables", "count", "dims", "width", "num_features", "height", "tasks")
 
 
 class Conditioned(NamedTuple):
-    """c, s and ŵ of every x; numbers that are none where a matrix has no factor."""
+    """c, the variance and ŵ of every x; numbers that are none where a matrix has no factor."""
 
     c: Float[Tensor, "m k"]
     variance: Float[Tensor, " m"]
@@ -45,7 +53,9 @@ class Conditioned(NamedTuple):
 
 @dataclass(frozen=True)
 class ConditionedKind(Kind):
-    """Vectors are short, so that little is beyond the last row."""
+    """Vectors are short, so that little is beyond the last row. The rows may be in float64."""
+
+    wide_rows: bool = False
 
     @property
     def lanes(self) -> int:
@@ -62,63 +72,65 @@ def aligned(W: Float[Tensor, "n b"], dtype: torch.dtype) -> Float[Tensor, "n b"]
 
 def conditioned(
     near: Int[Tensor, "m k"],
-    x_near: Float[Tensor, "m k d"],
+    rows: Float[Tensor, "n d"],
     x: Float[Tensor, "m d"],
-    noise: Float[Tensor, "m k"],
+    noise: Float[Tensor, " n"],
     kernel: terms.RadialSum,
     W: Float[Tensor, "n b"] | None = None,
     w: Float[Tensor, "m b"] | None = None,
 ) -> Conditioned:
     """What is known of f_⊥ at every x, in the dtype of the kernel; W is one that `aligned` gave."""
-    (tables, count), dtype = near.shape, kernel.scale.dtype
+    (tables, count), dims, dtype = near.shape, x.shape[1], kernel.scale.dtype
     kind = ConditionedKind(
-        kernel.families, dtype == torch.float64, kernel.inverse.shape[1] > 1, dense=True
-    )
-    rows = -(-(count + 1) // TILE) * TILE
-    width = -(-rows // kind.lanes) * kind.lanes
-    # Distances from x: what is close to it then has all of its digits in any dtype.
-    points = x_near.new_zeros(tables, rows, x.shape[1], dtype=dtype)
-    points[:, :count] = x_near - x.unsqueeze(1)
+        kernel.families, dtype == torch.float64, kernel.inverse.shape[1] > 1, dense=True,
+        wide_rows=rows.dtype == torch.float64,
+    )  # fmt: skip
+    width = -(-count // kind.lanes) * kind.lanes
+    num_features = 0 if W is None or w is None else W.stride(0)
+    height, tasks = num_features + width, min(TASKS, tables)
     held = {
-        "x": points,
-        "columns": pad(points.mT, (0, width - rows)).contiguous(),
+        "near": pad(near, (0, width - count)).contiguous(),
+        "centres": x.double().contiguous(),
+        "rows": rows.contiguous(),
+        "noise": noise.to(dtype).contiguous(),
         "rho": kernel.inverse.square().contiguous(),
         "scale": kernel.scale.contiguous(),
-        "noise": pad(noise.to(dtype), (0, rows - count)).contiguous(),
-        "matrix": points.new_empty(TASKS, rows, width),
-        "c": points.new_zeros(tables, width),
-        "variance": points.new_empty(tables),
     }
-    num_features = 0
+    shapes = {
+        "x": (tasks, width + 1, dims), "z": (tasks, dims, width), "matrix": (tasks, height, width),
+        "k": (tasks, width), "l": (tasks, width), "inverse": (tasks, width),
+        "explained": (tables,), "left": (tables, num_features),
+    }  # fmt: skip
+    held |= {name: x.new_empty(shape, dtype=dtype) for name, shape in shapes.items()}
+    held["c"] = x.new_zeros(tables, width, dtype=dtype)
+    prior = kernel.scale.sum().double()
     if W is not None and w is not None:
-        w = aligned(w, dtype)
-        num_features = W.stride(0)
-        held["features"] = pad(_addresses(W, near), (0, rows - count))
-        held["features"][:, count:] = _addresses(w, torch.arange(tables)).unsqueeze(1)
-        held["left"] = points.new_empty(tables, num_features)
-    sizes = (tables, count, rows, x.shape[1], width, num_features, min(TASKS, tables))
-    _call(kind, held, sizes)
+        prior = prior - w.double().square().sum(1)
+        held |= {"W": _with_zeros(W), "w": _with_zeros(aligned(w, dtype))}
+    _call(kind, held, (tables, count, dims, width, num_features, height, tasks))
     left = held["left"][:, : w.shape[1]] if w is not None and num_features else None
-    return Conditioned(held["c"][:, :count], held["variance"], left)
+    return Conditioned(held["c"][:, :count], prior - held["explained"].double(), left)
 
 
-def _addresses(table: Float[Tensor, "n b"], rows: Int[Tensor, "*m"]) -> Int[Tensor, "*m"]:
-    """Where these rows begin in memory."""
-    assert table.is_cpu
-    assert table.stride() == (
-        -(-table.shape[1] * table.itemsize // SUM_BYTES) * SUM_BYTES // table.itemsize,
-        1,
-    )
-    return table.data_ptr() + rows * (table.stride(0) * table.itemsize)
+def _with_zeros(table: Float[Tensor, "n b"]) -> Float[Tensor, "n c"]:
+    """What `aligned` gave, with the zeros that follow its rows."""
+    lanes = SUM_BYTES // table.itemsize
+    whole = -(-table.shape[1] // lanes) * lanes
+    assert table.stride() == (whole, 1)
+    return table.as_strided((table.shape[0], whole), table.stride())
 
 
 def _call(kind: ConditionedKind, held: dict[str, Tensor], sizes: tuple[int, ...]) -> None:
     """The only place where tensors of this module become addresses, each of them in one piece."""
     own = torch.float64 if kind.double else torch.float32
+    others = {
+        "near": torch.int64, "centres": torch.float64,
+        "rows": torch.float64 if kind.wide_rows else torch.float32,
+    }  # fmt: skip
     for name, tensor in held.items():
         assert tensor.is_cpu
         assert tensor.is_contiguous()
-        assert tensor.dtype == (torch.int64 if name == "features" else own), name
+        assert tensor.dtype == others.get(name, own), name
     addresses = [held[name].data_ptr() if name in held else 0 for name in ADDRESSES]
     record = array("q", [0, *addresses, *sizes])
     native.run(_function(kind), record.buffer_info()[0], torch.get_num_threads())
@@ -135,108 +147,185 @@ def program(kind: ConditionedKind) -> str:
     whole = f.fields.copy()
     with f.tasks() as task:
         start, stop = (t * f["tables"] // f["tasks"] for t in (task, task + 1))
+        of_task = {
+            "x": (f["width"] + 1) * f["dims"], "z": f["dims"] * f["width"],
+            "matrix": f["height"] * f["width"], "k": f["width"], "l": f["width"],
+            "inverse": f["width"],
+        }  # fmt: skip
+        for name, size in of_task.items():
+            f.fields[name] = f.at(whole[name], task * size)
         with f.loop(start, stop) as table:
-            each = {
-                "x": f["rows"] * f["dims"], "z": f["dims"] * f["width"], "noise": f["rows"],
-                "c": f["width"], "variance": f.constant(1, "i64"), "left": f["num_features"],
+            of_table = {
+                "w": f["num_features"], "c": f["width"], "explained": f.constant(1, "i64"),
+                "left": f["num_features"],
             }  # fmt: skip
-            for name, size in each.items():
-                array_ = whole["columns" if name == "z" else name]
-                f.fields[name] = f.at(array_, table * size)
-            f.fields["features"] = f.at(whole["features"], table * f["rows"], "i64")
-            f.fields["matrix"] = f.at(whole["matrix"], task * f["rows"] * f["width"])
+            for name, size in of_table.items():
+                f.fields[name] = f.at(whole[name], table * size)
+            f.fields["near"] = f.at(whole["near"], table * f["width"], "i64")
+            f.fields["centres"] = f.at(whole["centres"], table * f["dims"], "double")
             _Table(kind, f).write()
-            f.fields.update(whole)
+        f.fields.update(whole)
     return f.text()
 
 
 class _Table(RadialSum):
-    """Writes what happens to one table. The matrix is symmetric: of row i, what is left of the
-    diagonal is not used, and L is found as its transpose."""
+    """Writes what happens to one table.
+
+    The matrix is Wᵀ above K + D, which becomes U. Of row i of K, what is left of the diagonal is
+    not used.
+    """
+
+    def __init__(self, kind: ConditionedKind, function: Function):
+        super().__init__(kind, function)
+        self.wide_rows = kind.wide_rows
 
     def write(self) -> None:
-        f = self.f
-        with f.loop(0, f["near"] + 1) as i, self.vectors_from(i) as j:
-            f.store(self.covariances(i, j), self.entry(i, j))
-        blocks = f["rows"] * f["num_features"].at_most(1)
-        with f.loop(0, blocks, TILE) as i, f.loop(i, f["rows"], TILE) as j:
-            self.subtract_products(i, j)
-        with f.loop(0, f["near"]) as i:
-            noise = f.load(f.at(f["noise"], i), f.number)
-            f.add_to(self.entry(i, i), noise)
-        with f.loop(0, f["near"]) as i:
+        f, above, lanes = self.f, self.f["num_features"], self.f.lanes
+        with f.loop(0, f["width"]) as i, f.loop(0, f["dims"]) as d:
+            self.gather(i, d)
+        with f.loop(0, f["dims"]) as d:
+            place = f.at(f["x"], f["width"] * f["dims"] + d)
+            f.store(f.constant(0.0, f.number), place)
+        with f.loop(0, f["width"], PAIR) as i, f.loop(i // lanes * lanes, f["width"], lanes) as j:
+            rows = [i + n for n in range(PAIR)]
+            for row, K in zip(rows, self.covariances(rows, j), strict=True):
+                f.store(K, self.entry(above + row, j))
+        with f.loop(0, f["count"]) as i:
+            noise = f.load(f.at(f["noise"], self.row_near(i)), f.number)
+            f.add_to(self.entry(above + i, i), noise)
+        with f.loop(f["count"], f["width"]) as i:
+            f.store(f.constant(FILLING_NOISE, f.number), self.entry(above + i, i))
+        with f.loop(0, f["width"], lanes) as j:
+            f.store(self.covariances([f["width"]], j)[0], f.at(f["k"], j))
+        with f.loop(0, f["width"] * above.at_most(1), lanes) as j:
+            self.subtract_features(j)
+        with f.loop(0, f["width"], TILE) as i:
             self.factorise(i)
-        self.store_variance()
-        with f.loop(0, f["near"]) as step:
-            self.substitute(f["near"] - 1 - step)
-        with f.loop(0, f["num_features"], f.lanes) as j:
-            self.store_left(j)
-
-    def vectors_from(self, i: Value):
-        """Loops over the columns from i on, and those that share a vector with it."""
-        f = self.f
-        return f.loop(i // f.lanes * f.lanes, f["width"], f.lanes)
+        with f.loop(0, f["width"]) as i:
+            self.substitute(i)
+        self.store_explained()
+        with f.loop(0, f["width"]) as step:
+            self.substitute_back(f["width"] - 1 - step)
+        with f.loop(0, above, lanes) as b:
+            self.store_left(b)
 
     def entry(self, i: Value, j: Value) -> Value:
-        return self.f.at(self.f["matrix"], i * self.f["width"] + j)
+        """Of the matrix."""
+        f, lanes = self.f, self.f.lanes
+        panel = j // lanes
+        return f.at(f["matrix"], (panel * f["height"] + i - panel) * lanes + j)
+
+    def row_near(self, i: Value) -> Value:
+        """Which row the i-th near one is."""
+        f = self.f
+        return f.load(f.at(f["near"], i, "i64"), "i64")
 
     def feature_row(self, i: Value) -> Value:
         f = self.f
-        return f.load(f.at(f["features"], i, "i64"), "ptr")
+        return f.at(f["W"], self.row_near(i) * f["num_features"])
 
-    def subtract_products(self, i: Value, j: Value) -> None:
-        """K − W Wᵀ on a tile."""
-        f, places = self.f, range(TILE)
-        left, right = ([self.feature_row(start + n) for n in places] for start in (i, j))
-        sums = [[f.variable(self.zero) for _ in places] for _ in places]
-        with f.loop(0, f["num_features"], f.lanes) as b:
-            u, v = ([f.load(f.at(row, b)) for row in rows] for rows in (left, right))
-            for p in places:
-                for q in places:
-                    f.add_to(sums[p][q], u[p] * v[q])
-        for p in places:
-            for q in places:
-                place = self.entry(i + p, j + q)
-                total = f.load(sums[p][q]).total()
-                f.store(f.load(place, f.number) - total, place)
+    def gather(self, i: Value, d: Value) -> None:
+        """An input of a row, from x: what is close to x then has all of its digits in any dtype."""
+        f, own = self.f, "double" if self.wide_rows else "float"
+        value = f.load(f.at(f["rows"], self.row_near(i) * f["dims"] + d, own), own)
+        if not self.wide_rows:
+            value = f.value("double", f"fpext {value} to double")
+        found = value - f.load(f.at(f["centres"], d, "double"), "double")
+        if not f.double:
+            found = f.value(f.number, f"fptrunc {found} to {f.number}")
+        f.store(found, f.at(f["x"], i * f["dims"] + d))
+        f.store(found, f.at(f["z"], d * f["width"] + i))
+
+    def subtract_features(self, j: Value) -> None:
+        """K − W Wᵀ and k_xN − w_xᵀ Wᵀ on a panel of columns, those before it being done."""
+        f, above = self.f, self.f["num_features"]
+        with f.loop(j, j + f.lanes, TILE) as row, f.loop(0, above, TILE) as b:
+            self.transpose(row, b)
+        with f.loop(0, above, CHUNK) as b:
+            count = (above - b).at_most(CHUNK)
+            panel = self.entry(b, j)
+            with f.loop(0, j + f.lanes, TILE) as i:
+                totals = products(f, self.entry(b, i), TILE, f.lanes, panel, count)
+                for n, total in enumerate(totals):
+                    place = self.entry(above + i + n, j)
+                    f.store(f.load(place) - total, place)
+            w = f.at(f["w"], b)
+            (total,) = products(f, w, 1, 1, panel, count)
+            place = f.at(f["k"], j)
+            f.store(f.load(place) - total, place)
+
+    def transpose(self, row: Value, b: Value) -> None:
+        """Writes a square of W into Wᵀ."""
+        f, short = self.f, f"<{TILE} x {self.f.number}>"
+
+        def pairs(u: Value, v: Value, places: tuple[int, ...]) -> Value:
+            chosen = ", ".join(f"i32 {place}" for place in places)
+            return f.value(short, f"shufflevector {u}, {v}, <{TILE} x i32> <{chosen}>")
+
+        rows = [f.load(f.at(self.feature_row(row + n), b), short) for n in range(TILE)]
+        for half, places in enumerate(((0, 4, 1, 5), (2, 6, 3, 7))):
+            u, v = (pairs(rows[n], rows[n + 1], places) for n in (0, 2))
+            for n, chosen in enumerate(((0, 1, 4, 5), (2, 3, 6, 7))):
+                f.store(pairs(u, v, chosen), self.entry(b + 2 * half + n, row))
 
     def factorise(self, i: Value) -> None:
-        """Row i of Lᵀ and of l, from the rows before it."""
-        f = self.f
-        with self.vectors_from(i) as j:
-            self.subtract_rows_before(i, j)
-        pivot = self.spread(self.entry(i, i)).sqrt()
-        with self.vectors_from(i) as j:
-            f.store(f.load(self.entry(i, j)) / pivot, self.entry(i, j))
+        """Rows of U from those before them."""
+        f, lanes = self.f, self.f.lanes
+        first = i // lanes * lanes
+        self.factorise_panel(i, first, diagonal=True)
+        with f.loop(first + lanes, f["width"], lanes) as j:
+            self.factorise_panel(i, j, diagonal=False)
 
-    def subtract_rows_before(self, i: Value, j: Value) -> None:
-        f = self.f
-        total = f.variable(f.load(self.entry(i, j)))
-        with f.loop(0, i) as p:
-            f.store(f.load(total) - self.spread(self.entry(p, i)) * f.load(self.entry(p, j)), total)
-        f.store(f.load(total), self.entry(i, j))
-
-    def store_variance(self) -> None:
-        f = self.f
-        with f.loop(f["near"] // f.lanes * f.lanes, f["near"] + 1, f.lanes) as j:
-            self.subtract_rows_before(f["near"], j)
-        last = f.load(self.entry(f["near"], f["near"]), f.number)
-        f.store(last, f["variance"])
+    def factorise_panel(self, i: Value, j: Value, diagonal: bool) -> None:
+        f, above = self.f, self.f["num_features"]
+        start = self.entry(above, i)
+        totals = products(f, start, TILE, f.lanes, self.entry(above, j), i)
+        found: list[Value] = []
+        for n, total in enumerate(totals):
+            place, row = self.entry(above + i + n, j), f.load(self.entry(above + i + n, j)) - total
+            for m, before in enumerate(found):
+                row = row - self.spread(self.entry(above + i + m, i + n)) * before
+            inverse = f.at(f["inverse"], i + n)
+            if diagonal:
+                f.store(row, place)
+                pivot = self.spread(self.entry(above + i + n, i + n))
+                root = f.constant(1.0, f.vector) / pivot.sqrt()
+                f.store(f.value(f.number, f"extractelement {root}, i64 0"), inverse)
+            found.append(row * self.spread(inverse))
+            f.store(found[n], place)
 
     def substitute(self, i: Value) -> None:
-        """c_i = (l_i − Σ_j>i L_ji c_j) / L_ii; c is zero where it is not yet known."""
+        """l_i, and k less its part in what comes after; what comes before has been used."""
+        f = self.f
+        k, inverse = (f.load(f.at(f[name], i), f.number) for name in ("k", "inverse"))
+        f.store(k * inverse, f.at(f["l"], i))
+        with f.loop(i // f.lanes * f.lanes, f["width"], f.lanes) as j:
+            row, place = f.load(self.entry(f["num_features"] + i, j)), f.at(f["k"], j)
+            f.store(f.load(place) - self.number("l", i) * row, place)
+
+    def store_explained(self) -> None:
         f = self.f
         total = f.variable(self.zero)
-        with self.vectors_from(i) as j:
-            f.add_to(total, f.load(self.entry(i, j)) * f.load(f.at(f["c"], j)))
-        given, diagonal = (f.load(self.entry(i, j), f.number) for j in (f["near"], i))
-        f.store((given - f.load(total).total()) / diagonal, f.at(f["c"], i))
+        with f.loop(0, f["width"], f.lanes) as j:
+            part = f.load(f.at(f["l"], j))
+            f.add_to(total, part * part)
+        f.store(f.load(total).total(), f["explained"])
 
-    def store_left(self, j: Value) -> None:
+    def substitute_back(self, i: Value) -> None:
+        """c_i = (l_i − Σ_j>i U_ij c_j) / U_ii; c is zero where it is not yet known."""
+        f = self.f
+        total = f.variable(self.zero)
+        with f.loop(i // f.lanes * f.lanes, f["width"], f.lanes) as j:
+            row = f.load(self.entry(f["num_features"] + i, j))
+            f.add_to(total, row * f.load(f.at(f["c"], j)))
+        given, inverse = (f.load(f.at(f[name], i), f.number) for name in ("l", "inverse"))
+        f.store((given - f.load(total).total()) * inverse, f.at(f["c"], i))
+
+    def store_left(self, b: Value) -> None:
         """ŵ = w_x − Σ_i c_i W_i."""
         f = self.f
-        total = f.variable(f.load(f.at(self.feature_row(f["near"]), j)))
-        with f.loop(0, f["near"]) as i:
-            row = f.at(self.feature_row(i), j)
-            f.store(f.load(total) - self.spread(f.at(f["c"], i)) * f.load(row), total)
-        f.store(f.load(total), f.at(f["left"], j))
+        total = f.variable(f.load(f.at(f["w"], b)))
+        with f.loop(0, f["width"]) as i:
+            row = f.load(f.at(self.feature_row(i), b))
+            f.store(f.load(total) - self.number("c", i) * row, total)
+        f.store(f.load(total), f.at(f["left"], b))

@@ -324,32 +324,36 @@ class RadialSum:
         z = f.load(f.at(f["z"], d * f["width"] + j))
         return self.number("x", i * f["dims"] + d) - z
 
-    def distances(self, i: Value, j: Value) -> list[Value]:
-        """|x_i − z_j|², or what every summand has in its place."""
+    def distances(self, rows: list[Value], j: Value) -> list[list[Value]]:
+        """Of each of these rows |x_i − z_j|², or what every summand has in its place."""
         f, ard = self.f, self.kind.ard
-        totals = [f.variable(self.zero) for _ in range(self.count if ard else 1)]
+        number = self.count if ard else 1
+        totals = [[f.variable(self.zero) for _ in range(number)] for _ in rows]
         with f.loop(0, f["dims"]) as d:
-            difference = self.difference(i, d, j)
-            square = difference * difference
-            for k, total in enumerate(totals):
-                f.add_to(total, self.weight(k, d) * square if ard else square)
-        return [f.load(total) for total in totals]
+            for i, own in zip(rows, totals, strict=True):
+                difference = self.difference(i, d, j)
+                square = difference * difference
+                for k, total in enumerate(own):
+                    f.add_to(total, self.weight(k, d) * square if ard else square)
+        return [[f.load(total) for total in own] for own in totals]
 
-    def summands(self, i: Value, j: Value) -> Iterator[Summand]:
+    def summands(self, distances: list[Value]) -> Iterator[Summand]:
         """Of each summand: its number, s, ρ or None, d², κ, κ′."""
-        distances = self.distances(i, j)
         for k, name in enumerate(self.kind.families):
             d2 = distances[k if self.kind.ard else 0]
             rho = None if self.kind.ard else self.number("rho", k)
             found = FAMILIES[name](d2 if rho is None else rho * d2)
             yield k, self.number("scale", k), rho, d2, *found
 
-    def covariances(self, i: Value, j: Value) -> Value:
-        """Entries of K."""
-        K = self.zero
-        for _, scale, _, _, kappa, _ in self.summands(i, j):
-            K = K + scale * kappa
-        return K
+    def covariances(self, rows: list[Value], j: Value) -> list[Value]:
+        """Entries of K in each of these rows."""
+        found = []
+        for distances in self.distances(rows, j):
+            K = self.zero
+            for _, scale, _, _, kappa, _ in self.summands(distances):
+                K = K + scale * kappa
+            found.append(K)
+        return found
 
 
 class _Kernel(RadialSum):
@@ -371,7 +375,7 @@ class _Kernel(RadialSum):
 
     def values(self, task: Value, i: Value, j: Value) -> None:
         """Writes K itself, or adds K a to the output."""
-        f, K = self.f, self.covariances(i, j)
+        f, (K,) = self.f, self.covariances([i], j)
         if self.kind.dense:
             place = f.at(f["out"], i * f["stride"] + j)
             f.copy_part(f.variable(K), place, f["columns"] - j)
@@ -394,7 +398,8 @@ class _Kernel(RadialSum):
     def gradients(self, task: Value, i: Value, j: Value) -> None:
         f, kind = self.f, self.kind
         P, K, Q = self.upstream(i, j), self.zero, []
-        for k, scale, rho, d2, kappa, slope in self.summands(i, j):
+        (distances,) = self.distances([i], j)
+        for k, scale, rho, d2, kappa, slope in self.summands(distances):
             factor = scale * 2.0 if rho is None else rho * scale * 2.0
             Q.append(factor * (P * slope))
             K = K + scale * kappa

@@ -81,7 +81,7 @@ class _Tables:
     ) -> tuple[Float[Tensor, "k d"], Float[Tensor, " k"]]:
         """Those of the inverse lengthscales and of the scales."""
         count, lengthscales = self.inverse.shape
-        # Of a pair of points the sum of both, to the right of the diagonal; there κ = 1.
+        # Of a pair of points the sum of both, to the right of the diagonal; on it κ is one.
         both = pad((P + P.mT).triu(1), (0, self.width - P.shape[-1]))
         sums = P.new_zeros(TASKS, count * (1 + lengthscales), self.kind.lanes)
         self._call(matrix=both.contiguous(), sums=sums)
