@@ -100,14 +100,12 @@ def learn_residual_process(
 
 def _best_candidate(search: "_Search", kernel: Kernel, start: Kernel | None) -> "_Candidate | None":
     """Of the candidates the one that gains most, if any does; without `start` kernels stay."""
-    plain, unmoved = (search.candidate(kernel) for _ in range(2))
+    plain = search.candidate(kernel)
     search.climb(plain, [plain.logs], SCALE_STEPS, SCALE_RATE, corrected=False)
     without = search.judge(plain, corrected=False)
-    candidates = [_Candidate(kernel, logs)]
+    candidates = [search.candidate(kernel)]
     if start is not None:
-        candidates.append(
-            search.from_constant(_Candidate(start, _starting_logs(start, search.x[:1])))
-        )
+        candidates.append(search.from_constant(search.candidate(start)))
     best, most = None, LEAST_GAIN
     for candidate in candidates:
         search.climb(candidate, [candidate.logs], SCALE_STEPS, SCALE_RATE)
@@ -168,7 +166,7 @@ class _Search:
 
     @torch.no_grad()
     def candidate(self, kernel: Kernel) -> _Candidate:
-        """σ² at half the prior variance, sites as their gradients have them, latents as they are."""
+        """With σ² at half the prior variance, and latents and sites as they are in the model."""
         noise = (0.5 * Covariance(kernel).diagonal(self.x[:1])).log()
         as_they_are = torch.zeros_like(noise)
         return _Candidate(kernel, torch.cat([noise, noise, as_they_are, as_they_are]))

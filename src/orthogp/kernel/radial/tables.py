@@ -153,7 +153,7 @@ class _Table(RadialSum):
         return self.f.at(self.f["matrix"], i * self.f["width"] + j)
 
     def store_values(self, i: Value, j: Value) -> None:
-        self.f.store(self.covariances(i, j), self.entry(i, j))
+        self.f.store(self.covariances([i], j)[0], self.entry(i, j))
 
     def mirror(self, i: Value, j: Value) -> None:
         f = self.f
@@ -161,7 +161,7 @@ class _Table(RadialSum):
 
     def add_gradients(self, i: Value, j: Value) -> None:
         f, P, slopes = self.f, self.f.load(self.entry(i, j)), []
-        for k, _, rho, d2, kappa, slope in self.summands(i, j):
+        for k, _, rho, d2, kappa, slope in self.summands(self.distances([i], j)[0]):
             self.add(k, P * kappa)
             slopes.append(P * slope)
             if rho is not None:
