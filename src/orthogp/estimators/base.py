@@ -32,11 +32,15 @@ from orthogp.estimators.defaults import (
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.intake import FitData, Intake, require_alike
 from orthogp.estimators.near_rows import (
-    NearFit,
     add_near_rows,
     fit_near,
     near_settings,
     with_more_rows,
+)
+from orthogp.estimators.outcome import (
+    COMPARED_ROWS,
+    fitted_with_rows,
+    warn_if_nothing_learned,
 )
 from orthogp.estimators.scaling import Array, Scaling
 from orthogp.estimators.setting_checks import (
@@ -70,7 +74,6 @@ from orthogp.training import (
     Rows,
     TrainingConfig,
     full_bound,
-    gain_over_constant,
     predict_in_chunks,
     solvable,
 )
@@ -78,8 +81,6 @@ from orthogp.training.sites import ResidualProcess
 
 # Points at which a loaded estimator must predict finite values.
 CHECKED_POINTS = 4
-# Rows on which a fit is compared with a constant, and how much better it should be, in nats a row.
-COMPARED_ROWS, LEAST_GAIN = 2000, 5e-4
 
 
 @no_type_check
@@ -195,7 +196,7 @@ class OrthogonalGP(Settings, BaseEstimator):
         near = near_settings(settings, data, prior[0]) if before is None else None
         if near is not None and not near.by_steps:
             found = fit_near(settings, data, prior, near, self._calibrate, device, generator)
-            return _fitted_with_rows(data, found)
+            return fitted_with_rows(data, found)
         if before is None:
             steps_before, history = 0, ()
             new = new_model(settings, data, *prior, generator)
@@ -229,19 +230,22 @@ class OrthogonalGP(Settings, BaseEstimator):
                 settings, model, data.bound_rows, near, self._calibrate, generator,
                 result.history, result.steps,
             )  # fmt: skip
-            return _fitted_with_rows(data, found)
+            return fitted_with_rows(data, found)
         if team.leads:
             rows = data.bound_rows if held_out is None else held_out
             rows = rows.map(lambda t: t[:: math.ceil(len(t) / COMPARED_ROWS)])
-            _warn_if_nothing_learned(model.likelihood, rows.y, *_latents(model, rows))
+            warn_if_nothing_learned(model.likelihood, rows.y, *_latents(model, rows))
+        # Rows that join those of the previous fit are corrected by the same residual process.
+        previous = before.model.near if adds and before is not None else None
+        previous = previous if isinstance(previous, SiteRows) else None
         process = None
-        if adds and before is not None and isinstance(before.model.near, SiteRows):
-            process = ResidualProcess.of(before.model.near)
+        if previous is not None:
+            process = ResidualProcess.of(previous)
         elif corrects and result.reason != "interrupt":
             process = residual_process(settings, data, model, prior[2], generator)
         if held_out is not None:
             if process is not None and isinstance(train, Rows):
-                model.near = site_rows(settings, process, model, train)
+                model.near = site_rows(settings, process, model, train, previous)
             calibration = team.agree(
                 self._calibrate(model.likelihood, held_out.y, *_latents(model, held_out))
             )
@@ -261,9 +265,7 @@ class OrthogonalGP(Settings, BaseEstimator):
         ]
         bound = team.agree(full_bound(model, data.bound_rows, data.num_rows))
         if process is not None:
-            model.near = site_rows(settings, process, model, data.bound_rows)
-            if adds and before is not None and isinstance(before.model.near, SiteRows):
-                model.near = before.model.near.joined(model.near)
+            model.near = site_rows(settings, process, model, data.bound_rows, previous)
         return Fitted(
             units=data.units,
             model=model,
@@ -444,24 +446,6 @@ class OrthogonalGP(Settings, BaseEstimator):
             self._set_fitted(Fitted.on_device(_device_or_cpu(self.device), **state["_fitted"]))
 
 
-def _fitted_with_rows(data: FitData, found: NearFit) -> Fitted:
-    """A fit with near rows; every process computes all of it, and the first decides."""
-    team, model, left_out = current_team(), found.model, found.left_out
-    if team.leads:
-        _warn_if_nothing_learned(model.likelihood, left_out.y, left_out.mean, left_out.variance)
-    team.align([*model.parameters(), *model.buffers()])
-    bound = team.agree(full_bound(model, data.bound_rows, data.num_rows))
-    return Fitted(
-        units=data.units,
-        model=model,
-        predictor=found.predictor if team.size == 1 else model.predictor(),
-        calibration=team.agree(found.calibration),
-        elbo=bound + data.weight * data.units.targets.log_jacobian,
-        history=tuple(map(asdict, team.agree(found.history))),
-        steps=found.steps,
-    )
-
-
 def _fit_data(
     intake: Intake, X: Any, y: Any, sample_weight: Any, generator: torch.Generator
 ) -> FitData:
@@ -472,21 +456,6 @@ def _fit_data(
     if is_large(source):
         return streamed_data(intake, source, generator)
     return intake.fit_data(*loaded(source), generator)
-
-
-def _warn_if_nothing_learned(
-    likelihood: Likelihood, y: Tensor, mean: Tensor, variance: Tensor
-) -> None:
-    """Warns of a fit that predicts rows, at best held-out ones, no better than a constant does."""
-    varies = bool((y != y[:1]).any())
-    # Written so that NaN counts as nothing learned.
-    if varies and not gain_over_constant(likelihood, y, mean, variance) > LEAST_GAIN:
-        warnings.warn(
-            "the fit predicts y no better than a constant would: either X says nothing about y, or "
-            "training did not find what it says; try more steps (max_steps), a smaller "
-            "learning_rate, fewer points (n_inducing, n_residual), or a kernel that suits the data",
-            stacklevel=6,
-        )
 
 
 def _latents(model: VariationalGP, rows: Rows) -> tuple[Tensor, Tensor]:

@@ -42,16 +42,22 @@ def residual_process(
     assert held_out is not None
     deadline = math.inf if max_time is None else time.monotonic() + TIME_SHARE * max_time
     start = own_kernel(settings, train.x, len(train), variance).to(model.basis.beta.device)
-    return learn_residual_process(
+    found = learn_residual_process(
         model, train, held_out, start, generator, deadline, settings["train_hyperparameters"]
     )
+    return current_team().agree(found)
 
 
 def site_rows(
-    settings: Mapping[str, Any], process: ResidualProcess, model: VariationalGP, rows: Rows
+    settings: Mapping[str, Any],
+    process: ResidualProcess,
+    model: VariationalGP,
+    rows: Rows,
+    previous: SiteRows | None,
 ) -> SiteRows:
-    """The rows with their sites in the posterior of a model, the same in all processes."""
+    """The rows with their sites in the posterior of a model, and those of the previous fit."""
     asked = settings["n_neighbors"]
-    found = process.site_rows(model, rows, NEIGHBORS if asked == "auto" else int(asked))
+    found = process.site_rows(model, rows, NEIGHBORS if asked in ("auto", 0) else int(asked))
+    # In the bits of the first process.
     current_team().align([*found.parameters(), *found.buffers()])
-    return found
+    return found if previous is None else previous.joined(found)

@@ -66,16 +66,17 @@ class SiteRows(nn.Module):
         self,
         x: Float[Tensor, "n d"],
         residual: Float[Tensor, "c n"],
-        noise: Float[Tensor, ""],
-        weight: Float[Tensor, ""],
+        noise: float,
+        weight: float,
         kernel: Kernel,
         count: int,
     ):
         super().__init__()
         self.register_buffer("x", x)
         self.register_buffer("residual", residual.to(x.dtype))
-        self.register_buffer("noise", noise.double())
-        self.register_buffer("weight", weight.double())
+        for name, value in (("noise", noise), ("weight", weight)):
+            number = torch.tensor(value, dtype=torch.float64, device=x.device)
+            self.register_buffer(name, number)
         self.kernel, self.count = kernel, count
 
     def extra_repr(self) -> str:
@@ -89,9 +90,8 @@ class SiteRows(nn.Module):
             for old, new, dim in ((self.x, more.x, 0), (self.residual, more.residual, 1))
         )
         order = canonical_order(x, residual)
-        return SiteRows(
-            x[order], residual[:, order], more.noise, more.weight, more.kernel, more.count
-        )
+        numbers = float(more.noise), float(more.weight)
+        return SiteRows(x[order], residual[:, order], *numbers, more.kernel, more.count)
 
     def correction(self) -> NearPredictor:
         noise = self.noise.expand(1, len(self.x))

@@ -60,7 +60,7 @@ def _restore_sites(
     else:
         kernel = deepcopy(passed).cpu()
         fill(kernel, stored)
-    return SiteRows(x, residual, noise, weight, kernel, count)
+    return SiteRows(x, residual, float(noise), float(weight), kernel, count)
 
 
 def _require_rows(basis: Basis, x: Tensor, y: Tensor, *others: Tensor) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from orthogp.errors import NumericalError
 from orthogp.kernel.covariance import Covariance
-from orthogp.likelihoods import Likelihood
+from orthogp.likelihoods import ClassificationLikelihood, Likelihood
 from orthogp.model import VariationalGP
 from orthogp.posterior.neighbors import Neighbors, canonical_order
 from orthogp.posterior.sites import SiteRows
@@ -40,9 +40,9 @@ SCALE_STEPS, STEPS = 50, 100
 SCALE_RATE, KERNEL_RATE, CONSTANT_RATE = 0.1, 0.05, 0.1
 # So many held-out rows are enough to learn from them alone.
 ENOUGH_HELD_OUT = 2000
-# Rows besides those held out by which candidates are compared, and what one must gain, in nats a
-# row: as all of them show, or as those held out show by so many standard errors.
-MOST_JUDGED, LEAST_GAIN, ERRORS = 5000, 5e-4, 2.0
+# Rows besides those held out by which candidates are compared, and how many standard errors are
+# taken off what one gains.
+MOST_JUDGED, ERRORS = 5000, 2.0
 # A row counts as no less likely than this, lest one that is impossible decides.
 LEAST_LOG_DENSITY = -20.0
 # Rows whose expected log-likelihoods are differentiated at a time.
@@ -53,15 +53,18 @@ LARGEST_SHIFT, HALVINGS = 4.0, 20
 
 @dataclass(frozen=True)
 class ResidualProcess:
-    """The kernel and the noise σ² of the residual process, and by what gradients are multiplied."""
+    """The kernel and the noise σ² of the residual process, and by what gradients are multiplied.
+
+    The kernel is on the host, so that processes can hand it to each other.
+    """
 
     kernel: Kernel
-    noise: Float[Tensor, ""]
-    weight: Float[Tensor, ""]
+    noise: float
+    weight: float
 
     @staticmethod
     def of(rows: SiteRows) -> "ResidualProcess":
-        return ResidualProcess(rows.kernel, rows.noise, rows.weight)
+        return ResidualProcess(deepcopy(rows.kernel).cpu(), float(rows.noise), float(rows.weight))
 
     def site_rows(self, model: VariationalGP, rows: Rows, count: int) -> SiteRows:
         """The rows with their sites in the posterior of a model."""
@@ -70,9 +73,8 @@ class ResidualProcess:
         residual = (self.weight * gradient).to(x)
         # So that the same rows in any order give the same predictions.
         order = canonical_order(x, residual)
-        return SiteRows(
-            x[order], residual[:, order], self.noise, self.weight, deepcopy(self.kernel), count
-        )
+        kernel = deepcopy(self.kernel).to(x.device)
+        return SiteRows(x[order], residual[:, order], self.noise, self.weight, kernel, count)
 
 
 def learn_residual_process(
@@ -103,20 +105,22 @@ def _best_candidate(search: "_Search", kernel: Kernel, start: Kernel | None) -> 
     plain = search.candidate(kernel)
     search.climb(plain, [plain.logs], SCALE_STEPS, SCALE_RATE, corrected=False)
     without = search.judge(plain, corrected=False)
-    candidates = [search.candidate(kernel)]
+    starts = [search.candidate(kernel)]
     if start is not None:
-        candidates.append(search.from_constant(search.candidate(start)))
-    best, most = None, LEAST_GAIN
-    for candidate in candidates:
+        starts.append(search.from_constant(search.candidate(start)))
+    best, most = None, 0.0
+    for candidate in starts:
         search.climb(candidate, [candidate.logs], SCALE_STEPS, SCALE_RATE)
-        gain = search.gain(candidate, without)
-        if gain > most:
-            best, most = candidate, gain
-    if best is None or start is None:
-        return best
-    moved = _Candidate(best.covariance.kernel, best.logs)
-    search.climb(moved, moved.parameters(), STEPS, KERNEL_RATE)
-    return moved if search.gain(moved, without) > most else best
+        tried = [candidate]
+        if start is not None:
+            moved = _Candidate(candidate.covariance.kernel, candidate.logs)
+            search.climb(moved, moved.parameters(), STEPS, KERNEL_RATE)
+            tried.append(moved)
+        for found in tried:
+            gain = search.gain(found, without)
+            if gain > most:
+                best, most = found, gain
+    return best
 
 
 class _Candidate:
@@ -134,9 +138,9 @@ class _Candidate:
         return [*(p for p in self.covariance.parameters() if p.requires_grad), self.logs]
 
     def process(self) -> ResidualProcess:
-        noise, weight, mean_scale, _ = self.logs.detach().exp()
+        noise, weight, mean_scale, _ = self.logs.detach().exp().tolist()
         # Calibration will multiply the corrected mean by a scale of its own.
-        return ResidualProcess(self.covariance.kernel, noise, weight / mean_scale)
+        return ResidualProcess(self.covariance.kernel.cpu(), noise, weight / mean_scale)
 
 
 class _Search:
@@ -154,6 +158,8 @@ class _Search:
         deadline: float,
     ):
         self.likelihood, self.generator, self.deadline = likelihood, generator, deadline
+        # Calibration scales the latents of classes; those of numbers have the units of y.
+        self.scales_mean = isinstance(likelihood, ClassificationLikelihood)
         self.mean, self.variance, self.gradient, self.held = mean, variance, gradient, held
         self.rows = rows.map(lambda t: t.to(mean.device))
         self.x = self.rows.x.double()
@@ -176,7 +182,9 @@ class _Search:
     ) -> Float[Tensor, " m"]:
         """The log density of these rows, corrected by those near them, if any are given."""
         noise, weight, mean_scale, variance_scale = c.logs.exp()
-        mean = mean_scale * self.mean[:, rows]
+        mean = self.mean[:, rows]
+        if self.scales_mean:
+            mean = mean_scale * mean
         if near is not None:
             noise = noise.view(1, 1)
             spread = noise.unsqueeze(-1).expand(1, *near.shape)
@@ -216,14 +224,16 @@ class _Search:
                     parameter.copy_(value)
 
     def gain(self, c: _Candidate, without: Float[Tensor, " m"]) -> float:
-        """What is gained over those densities: as all rows show, or held-out ones beyond chance."""
+        """What is gained beyond chance over those densities, in nats a row.
+
+        As all rows show, or as those held out show.
+        """
         try:
             gains = self.judge(c) - without
         except NumericalError:
             return -math.inf
-        held = gains[: len(self.held)]
-        beyond_chance = held.mean() - ERRORS * held.std() / len(held) ** 0.5
-        found = float(torch.maximum(gains.mean(), beyond_chance))
+        parts = gains, gains[: len(self.held)]
+        found = max(float(g.mean() - ERRORS * g.std() / len(g) ** 0.5) for g in parts)
         return found if math.isfinite(found) else -math.inf
 
     @torch.no_grad()

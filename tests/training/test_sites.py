@@ -1,0 +1,174 @@
+"""The residual process of near rows: its gradients, its objective, and when it is taken."""
+
+import math
+
+import pytest
+import torch
+
+from orthogp.likelihoods import Bernoulli, Gaussian, RobustMax, Softmax, as_likelihood
+from orthogp.model import VariationalGP, build_basis
+from orthogp.training import Rows, sites
+from orthogp.training.left_out import left_out_moments
+from orthogp.training.sites import learn_residual_process, site_gradients
+from problems import default_sum
+
+N, D = 600, 2
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(sites, "SCALE_STEPS", 20)
+    monkeypatch.setattr(sites, "STEPS", 20)
+
+
+def labels(frequency: float, weights: bool = False) -> Rows:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(N, D, generator=generator) * 4.0
+    f = (frequency * x[:, 0]).sin() + (frequency * x[:, 1]).sin()
+    y = (f + 0.1 * torch.randn(N, generator=generator) > 0).long()
+    return Rows(x, y, torch.linspace(0.5, 1.5, N) if weights else None)
+
+
+def untrained(rows: Rows, likelihood=None) -> VariationalGP:
+    """A model that has learned nothing yet."""
+    kernel, beta = default_sum(D), rows.x[:10]
+    likelihood = Bernoulli() if likelihood is None else likelihood
+    count = likelihood.num_latents
+    basis = build_basis("orthogonal", kernel, beta, beta[:0], count, "natural", "unwhitened", 1e-4)
+    return VariationalGP(kernel, likelihood, basis, jitter=1e-4)
+
+
+def learned(rows: Rows, **settings):
+    held = rows.map(lambda t: t[-150:])
+    train = rows.map(lambda t: t[:-150])
+    generator = torch.Generator().manual_seed(0)
+    return learn_residual_process(
+        untrained(rows), train, held, default_sum(D), generator, **settings
+    )
+
+
+@pytest.mark.parametrize("kind", ["bernoulli", "softmax", "robustmax", "student_t", "poisson"])
+def test_gradients_are_those_of_the_expected_log_likelihood(kind):
+    count = 3 if kind in ("softmax", "robustmax") else 1
+    likelihood = {"softmax": Softmax, "robustmax": RobustMax}.get(kind)
+    likelihood = as_likelihood(kind, 1) if likelihood is None else likelihood(count)
+    generator = torch.Generator().manual_seed(1)
+    mean = torch.randn(count, 9, generator=generator).double()
+    variance = torch.rand(count, 9, generator=generator).double() + 0.1
+    y = torch.arange(9) % max(2, count)
+    y = y.double() if kind in ("student_t", "poisson") else y
+    weight = torch.linspace(0.5, 2.0, 9).double()
+    found = site_gradients(likelihood, Rows(torch.zeros(9, D), y, weight), mean, variance)
+    for c in range(count):
+        step = torch.zeros_like(mean)
+        step[c] = 1e-5
+        above, below = (
+            likelihood.expected_log_prob(y, mean + sign * step, variance) for sign in (1, -1)
+        )
+        torch.testing.assert_close(found[c], weight * (above - below) / 2e-5, atol=1e-5, rtol=1e-4)
+
+
+def test_gradients_for_gaussian_noise_are_scaled_residuals():
+    rows = Rows(torch.zeros(4, D), torch.arange(4.0).double())
+    likelihood = Gaussian().double()
+    mean = torch.full((1, 4), 0.5).double()
+    found = site_gradients(likelihood, rows, mean, torch.ones_like(mean))
+    torch.testing.assert_close(found[0], (rows.y - 0.5) / likelihood.likelihood.noise.detach())
+
+
+def test_near_rows_are_taken_where_the_function_is_rough():
+    rows = labels(frequency=3.0)
+    process = learned(rows)
+    assert process is not None
+    model = untrained(rows)
+    new = labels(3.0).map(lambda t: t[-150:])
+    before, variance = model.predict(new.x)
+    model.near = process.site_rows(model, rows.map(lambda t: t[:-150]), 32)
+    after, _ = model.predict(new.x)
+    density = model.likelihood.log_density
+    gain = density(new.y, after, variance) - density(new.y, before, variance)
+    assert gain.mean() > 0.1
+
+
+def test_near_rows_are_not_taken_where_there_is_nothing_to_learn():
+    rows = labels(frequency=3.0)
+    noise = torch.randint(2, (N,), generator=torch.Generator().manual_seed(3))
+    assert learned(Rows(rows.x, noise)) is None
+
+
+def test_weights_count_and_kernels_can_stay():
+    rows = labels(frequency=1.0, weights=True)
+    process = learned(rows, train_kernel=False)
+    assert process is not None
+    for found, given in zip(process.kernel.parameters(), default_sum(D).parameters(), strict=True):
+        torch.testing.assert_close(found, given)
+
+
+def test_no_step_begins_after_the_deadline(monkeypatch):
+    def forbidden(*arguments):
+        raise AssertionError("a step was taken")
+
+    monkeypatch.setattr(sites._Search, "densities", forbidden)
+    rows = labels(1.0)
+    model, empty = untrained(rows), torch.zeros(1, N).double()
+    held, generator = torch.arange(500, N), torch.Generator()
+    search = sites._Search(
+        model.likelihood, rows, empty, empty, empty, held, generator, deadline=-math.inf
+    )
+    candidate = search.candidate(model.covariance.kernel)
+    search.climb(candidate, candidate.parameters(), 10, 0.1)
+
+
+def test_a_row_is_predicted_from_the_others():
+    """The correction of a row does not depend on its own gradient."""
+    rows = labels(2.0)
+    model, generator = untrained(rows), torch.Generator().manual_seed(0)
+    mean = torch.zeros(1, N).double()
+    gradient = torch.randn(1, N, generator=generator).double()
+    held = torch.arange(500, N)
+
+    def densities(gradient):
+        search = sites._Search(
+            model.likelihood, rows, mean, mean + 1.0, gradient, held,
+            torch.Generator().manual_seed(0), math.inf,
+        )  # fmt: skip
+        return search.judge(search.candidate(model.covariance.kernel))[:100], search
+
+    before, search = densities(gradient)
+    changed = gradient.clone()
+    changed[0, 500] += 10.0
+    after, _ = densities(changed)
+    # The first of the held-out rows is row 500; some of the others are near it.
+    assert before[0] == after[0]
+    assert (before[1:] != after[1:]).any()
+    candidate = search.candidate(model.covariance.kernel)
+    near = search._nearest(candidate, held[:1])
+    noise = candidate.logs[0].exp().view(1, 1)
+    correction, _ = left_out_moments(
+        candidate.covariance, search.x[held[:1]], noise, search.x[near], gradient[:, near],
+        noise.unsqueeze(-1).expand(1, *near.shape),
+    )  # fmt: skip
+    f = candidate.logs[1].exp() * correction
+    expected = model.likelihood.log_density(rows.y[held[:1]], f, torch.ones_like(f))
+    torch.testing.assert_close(before[:1], expected.detach())
+
+
+def test_rows_trained_on_count_as_held_out_ones():
+    rows = labels(2.0)
+    likelihood, variance = Bernoulli(), torch.ones(1, N).double()
+    held = torch.arange(400, N)
+    sign = (2.0 * rows.y - 1.0).double().unsqueeze(0)
+    # Rows trained on are well predicted, the others are not.
+    mean = torch.where(torch.arange(N) < 400, 0.8 * sign, 0.5 * sign)
+    gradient = site_gradients(likelihood, rows, mean, variance)
+    found = sites._as_held_out(
+        likelihood, rows, mean, variance, gradient, held, torch.Generator().manual_seed(0)
+    )
+    density = likelihood.log_density(rows.y, found, variance)
+    assert torch.equal(found[:, 400:], mean[:, 400:])
+    assert density[:400].mean().item() == pytest.approx(density[400:].mean().item(), abs=1e-3)
+    # Those that are no better predicted stay as they are.
+    same = sites._as_held_out(
+        likelihood, rows, 0.1 * sign, variance, gradient, held, torch.Generator()
+    )
+    assert torch.equal(same, 0.1 * sign)
