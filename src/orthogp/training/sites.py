@@ -33,8 +33,7 @@ from orthogp.training.left_out import left_out_moments
 
 # Rows near each row that is predicted; rows of a step, from a pool; neighbours are found anew every
 # so many steps, as lengthscales move.
-NEAR, BATCH = {"cpu": 32, "cuda": 64}, {"cpu": 256, "cuda": 2048}
-POOL, REFRESH = 8, 25
+NEAR, BATCH, POOL, REFRESH = 32, {"cpu": 256, "cuda": 512}, 8, 25
 # Steps that learn the scales alone, and all of the residual process.
 SCALE_STEPS, STEPS = 50, 100
 SCALE_RATE, KERNEL_RATE, CONSTANT_RATE = 0.1, 0.05, 0.1
@@ -163,8 +162,8 @@ class _Search:
         self.mean, self.variance, self.gradient, self.held = mean, variance, gradient, held
         self.rows = rows.map(lambda t: t.to(mean.device))
         self.x = self.rows.x.double()
-        self.batch, near = (sizes.get(mean.device.type, sizes["cpu"]) for sizes in (BATCH, NEAR))
-        self.near = min(near, len(rows) - 1)
+        self.batch = BATCH.get(mean.device.type, BATCH["cpu"])
+        self.near = min(NEAR, len(rows) - 1)
         every = torch.arange(len(rows), device=mean.device)
         self.climbed = held if len(held) >= ENOUGH_HELD_OUT else every
         trained = every[~torch.isin(every, held)]
