@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
+from jaxtyping import Float
+from torch import Tensor
 
 from orthogp.estimators.intake import FitData
 from orthogp.estimators.start import own_kernel
@@ -16,6 +19,8 @@ from orthogp.training import Rows
 from orthogp.training.sites import ResidualProcess, learn_residual_process
 
 NEIGHBORS = 64
+# Of the default kernel where learning begins, times the root of the number of inputs.
+LENGTHSCALE = 0.5
 # The share of the time of a fit that the residual process may take to learn.
 TIME_SHARE = 0.2
 
@@ -41,11 +46,26 @@ def residual_process(
     assert isinstance(train, Rows)
     assert held_out is not None
     deadline = math.inf if max_time is None else time.monotonic() + TIME_SHARE * max_time
-    start = own_kernel(settings, train.x, len(train), variance).to(model.basis.beta.device)
+    start = starting_kernel(settings, train.x, variance).to(model.basis.beta.device)
     found = learn_residual_process(
         model, train, held_out, start, generator, deadline, settings["train_hyperparameters"]
     )
     return current_team().agree(found)
+
+
+def starting_kernel(
+    settings: Mapping[str, Any], x: Float[Tensor, "n d"], variance: float
+) -> Kernel:
+    """A copy of the kernel given, or the default one with lengthscales between its own two.
+
+    Near rows say little of what is longer, and nothing of what is shorter than their distances.
+    """
+    kernel = own_kernel(settings, x, len(x), variance)
+    if settings["kernel"] is None:
+        for part in kernel.modules():
+            if isinstance(part, MaternKernel | RBFKernel):
+                part.lengthscale = LENGTHSCALE * x.shape[1] ** 0.5
+    return kernel
 
 
 def site_rows(
