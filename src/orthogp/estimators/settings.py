@@ -39,10 +39,10 @@ class Settings:
         n_inducing, n_residual: the sizes of β and γ, at most as many as distinct rows. With near
             rows γ are all rows ("all"), none (a number), or whichever predicts better ("auto");
             without them "auto" is 700.
-        n_neighbors: how many of the rows nearest to x each prediction is conditioned on besides,
-            for Gaussian noise. "auto" chooses, and takes the exact process where the table is
-            small; 0 is the variational posterior alone, as it is for other likelihoods and for
-            tables beyond memory.
+        n_neighbors: how many of the rows nearest to x each prediction is conditioned on besides.
+            For Gaussian noise "auto" chooses, and takes the exact process where the table is
+            small; for other likelihoods it is 64 where that predicts held-out rows better. 0 is
+            the variational posterior alone, as it is for tables beyond memory.
         objective: what hyperparameters are learned from: "leave_one_out", predictions of rows from
             those near them; "bound", that of the variational posterior; "auto", the former with
             near rows and the latter without.
