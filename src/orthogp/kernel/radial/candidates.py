@@ -88,7 +88,7 @@ class PointTable:
         numbers = torch.cat([-from_centre, torch.ones_like(square), 0.5 * square], 1).float()
         # |z| ≤ |x| + |x − z|, so that (|x| + |z|)² ≤ 8 |x|² + 2 |x − z|²; both what is found and
         # what is missed may be off by as much.
-        held = {
+        buffers = {
             "numbers": numbers.view(blocks, lanes, -1).mT.contiguous(),
             "slack": (16.0 * self.rounding * square).float(),
             "beyond": numbers.new_empty(len(x)),
@@ -103,20 +103,20 @@ class PointTable:
             "squares": x.new_full((len(x), room), torch.inf),
             "number": torch.zeros(len(x), dtype=torch.long),
         }
-        _call(held, (blocks, dims, panels, count, room, tasks), threads)
-        parts = (held[name][:number] for name in ("found", "squares", "number", "beyond"))
+        _call(buffers, (blocks, dims, panels, count, room, tasks), threads)
+        parts = (buffers[name][:number] for name in ("found", "squares", "number", "beyond"))
         return Candidates(*parts)
 
 
-def _call(held: dict[str, Tensor], sizes: tuple[int, ...], threads: int) -> None:
+def _call(buffers: dict[str, Tensor], sizes: tuple[int, ...], threads: int) -> None:
     """The only place where tensors of this module become addresses, each of them in one piece."""
     wide, whole = {"points", "x", "squares"}, {"hits", "found", "number"}
-    for name, tensor in held.items():
+    for name, tensor in buffers.items():
         dtype = torch.float64 if name in wide else torch.int64 if name in whole else torch.float32
         assert tensor.is_cpu
         assert tensor.is_contiguous()
         assert tensor.dtype == dtype, name
-    record = array("q", [0, *(held[name].data_ptr() for name in ADDRESSES), *sizes])
+    record = array("q", [0, *(buffers[name].data_ptr() for name in ADDRESSES), *sizes])
     native.run(_function(), record.buffer_info()[0], threads)
 
 

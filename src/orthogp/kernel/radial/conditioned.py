@@ -88,7 +88,7 @@ def conditioned(
     width = -(-count // kind.lanes) * kind.lanes
     num_features = 0 if W is None or w is None else W.stride(0)
     height, tasks = num_features + width, min(TASKS, tables)
-    held = {
+    buffers = {
         "near": pad(near, (0, width - count)).contiguous(),
         "centres": x.double().contiguous(),
         "rows": rows.contiguous(),
@@ -101,15 +101,15 @@ def conditioned(
         "k": (tasks, width), "l": (tasks, width), "inverse": (tasks, width),
         "explained": (tables,), "left": (tables, num_features),
     }  # fmt: skip
-    held |= {name: x.new_empty(shape, dtype=dtype) for name, shape in shapes.items()}
-    held["c"] = x.new_zeros(tables, width, dtype=dtype)
+    buffers |= {name: x.new_empty(shape, dtype=dtype) for name, shape in shapes.items()}
+    buffers["c"] = x.new_zeros(tables, width, dtype=dtype)
     prior = kernel.scale.sum().double()
     if W is not None and w is not None:
         prior = prior - w.double().square().sum(1)
-        held |= {"W": _with_zeros(W), "w": _with_zeros(aligned(w, dtype))}
-    _call(kind, held, (tables, count, dims, width, num_features, height, tasks))
-    left = held["left"][:, : w.shape[1]] if w is not None and num_features else None
-    return Conditioned(held["c"][:, :count], prior - held["explained"].double(), left)
+        buffers |= {"W": _with_zeros(W), "w": _with_zeros(aligned(w, dtype))}
+    _call(kind, buffers, (tables, count, dims, width, num_features, height, tasks))
+    left = buffers["left"][:, : w.shape[1]] if w is not None and num_features else None
+    return Conditioned(buffers["c"][:, :count], prior - buffers["explained"].double(), left)
 
 
 def _with_zeros(table: Float[Tensor, "n b"]) -> Float[Tensor, "n c"]:
@@ -120,18 +120,18 @@ def _with_zeros(table: Float[Tensor, "n b"]) -> Float[Tensor, "n c"]:
     return table.as_strided((table.shape[0], whole), table.stride())
 
 
-def _call(kind: ConditionedKind, held: dict[str, Tensor], sizes: tuple[int, ...]) -> None:
+def _call(kind: ConditionedKind, buffers: dict[str, Tensor], sizes: tuple[int, ...]) -> None:
     """The only place where tensors of this module become addresses, each of them in one piece."""
     own = torch.float64 if kind.double else torch.float32
     others = {
         "near": torch.int64, "centres": torch.float64,
         "rows": torch.float64 if kind.wide_rows else torch.float32,
     }  # fmt: skip
-    for name, tensor in held.items():
+    for name, tensor in buffers.items():
         assert tensor.is_cpu
         assert tensor.is_contiguous()
         assert tensor.dtype == others.get(name, own), name
-    addresses = [held[name].data_ptr() if name in held else 0 for name in ADDRESSES]
+    addresses = [buffers[name].data_ptr() if name in buffers else 0 for name in ADDRESSES]
     record = array("q", [0, *addresses, *sizes])
     native.run(_function(kind), record.buffer_info()[0], torch.get_num_threads())
 

@@ -63,7 +63,7 @@ class _Tables:
         self.kind = TablesKind(families, dtype == torch.float64, ard, dense=True)
         self.inverse, self.scale, self.shape = inverse, scale, x.shape
         self.width = -(-x.shape[1] // self.kind.lanes) * self.kind.lanes
-        self.held = {
+        self.inputs = {
             "x": x.contiguous(),
             "z": pad(x.mT, (0, self.width - x.shape[1])).contiguous(),
             "rho": inverse.square().contiguous(),
@@ -100,15 +100,15 @@ class _Tables:
             "rho": (count, lengthscales), "scale": (count,), "matrix": (tables, rows, self.width),
             "sums": (TASKS, num_sums, self.kind.lanes),
         }  # fmt: skip
-        held = {**self.held, **tensors}
+        buffers = {**self.inputs, **tensors}
         assert count == len(self.kind.families)
         assert lengthscales in (1, dims)
-        for name, tensor in held.items():
+        for name, tensor in buffers.items():
             assert tensor.is_cpu
             assert tensor.is_contiguous(), name
             assert tensor.shape == shapes[name], name
             assert tensor.dtype == (torch.float64 if self.kind.double else torch.float32), name
-        addresses = [held[name].data_ptr() if name in held else 0 for name in ADDRESSES]
+        addresses = [buffers[name].data_ptr() if name in buffers else 0 for name in ADDRESSES]
         record = array("q", [0, *addresses, tables, rows, dims, self.width, num_sums, TASKS])
         threads = torch.get_num_threads() if tables * rows**2 >= SMALLEST_SHARED else 1
         native.run(_function(self.kind, "sums" in tensors), record.buffer_info()[0], threads)
