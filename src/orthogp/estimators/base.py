@@ -74,7 +74,7 @@ from orthogp.training import (
     Rows,
     TrainingConfig,
     full_bound,
-    predict_in_chunks,
+    latents_at,
     solvable,
 )
 from orthogp.training.sites import ResidualProcess
@@ -234,7 +234,7 @@ class OrthogonalGP(Settings, BaseEstimator):
         if team.leads:
             rows = data.bound_rows if held_out is None else held_out
             rows = rows.map(lambda t: t[:: math.ceil(len(t) / COMPARED_ROWS)])
-            warn_if_nothing_learned(model.likelihood, rows.y, *_latents(model, rows))
+            warn_if_nothing_learned(model.likelihood, rows.y, *latents_at(model, rows.x))
         # Rows that join those of the previous fit are corrected by the same residual process.
         previous = before.model.near if adds and before is not None else None
         previous = previous if isinstance(previous, SiteRows) else None
@@ -247,7 +247,7 @@ class OrthogonalGP(Settings, BaseEstimator):
             if process is not None and isinstance(train, Rows):
                 model.near = site_rows(settings, process, model, train, previous)
             calibration = team.agree(
-                self._calibrate(model.likelihood, held_out.y, *_latents(model, held_out))
+                self._calibrate(model.likelihood, held_out.y, *latents_at(model, held_out.x))
             )
             # Training moves all parameters of a model.
             model.near = None
@@ -456,13 +456,6 @@ def _fit_data(
     if is_large(source):
         return streamed_data(intake, source, generator)
     return intake.fit_data(*loaded(source), generator)
-
-
-def _latents(model: VariationalGP, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Latent means and variances at rows in the units of the model."""
-    chunks = predict_in_chunks(model, rows.x)
-    mean, variance = (torch.cat(part, dim=1) for part in zip(*chunks, strict=True))
-    return mean, variance
 
 
 def _device_or_cpu(device: str | torch.device | None) -> torch.device:

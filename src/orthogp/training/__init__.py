@@ -7,6 +7,7 @@ from orthogp.training.evaluate import (
     full_bound,
     gain_over_constant,
     held_out_log_density,
+    latents_at,
     predict_in_chunks,
 )
 from orthogp.training.loop import Result, fit
@@ -30,6 +31,7 @@ __all__ = [
     "full_bound",
     "gain_over_constant",
     "held_out_log_density",
+    "latents_at",
     "predict_in_chunks",
     "solvable",
     "solve",

@@ -110,6 +110,14 @@ def predict_in_chunks(
     yield from _in_memory([x], prediction_rows(model.basis), device, predict)
 
 
+def latents_at(
+    model: VariationalGP, x: Float[Tensor, "n d"]
+) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
+    """Mean and variance of the latents at any number of rows."""
+    mean, variance = zip(*predict_in_chunks(model, x), strict=True)
+    return torch.cat(mean, dim=1), torch.cat(variance, dim=1)
+
+
 @torch.no_grad()
 def held_out_log_density(model: VariationalGP, rows: Rows) -> float:
     """The mean log density of rows that the model has not seen, in nats a row."""

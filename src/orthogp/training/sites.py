@@ -27,7 +27,7 @@ from orthogp.model import VariationalGP
 from orthogp.posterior.neighbors import Neighbors, canonical_order
 from orthogp.posterior.sites import SiteRows
 from orthogp.training.batches import Rows
-from orthogp.training.evaluate import predict_in_chunks
+from orthogp.training.evaluate import latents_at
 from orthogp.training.hyperparameters import climb
 from orthogp.training.left_out import left_out_moments
 
@@ -68,7 +68,9 @@ class ResidualProcess:
     def site_rows(self, model: VariationalGP, rows: Rows, count: int) -> SiteRows:
         """The rows with their sites in the posterior of a model."""
         x = rows.x.to(model.basis.beta)
-        gradient = site_gradients(model.likelihood, rows, *_latents(model, rows))
+        gradient = site_gradients(
+            model.likelihood, rows, *latents_at(model.without_near_rows(), rows.x)
+        )
         residual = (self.weight * gradient).to(x)
         # So that the same rows in any order give the same predictions.
         order = canonical_order(x, residual)
@@ -90,7 +92,7 @@ def learn_residual_process(
     `start` is the kernel before any training; `deadline` is a time of `time.monotonic()`.
     """
     rows = _joined(train, held_out)
-    mean, variance = _latents(model, rows)
+    mean, variance = latents_at(model.without_near_rows(), rows.x)
     gradient = site_gradients(model.likelihood, rows, mean, variance)
     held = torch.arange(len(train), len(rows), device=mean.device)
     mean = _as_held_out(model.likelihood, rows, mean, variance, gradient, held, generator)
@@ -323,13 +325,6 @@ def site_gradients(
             value = value * chunk.weight.to(m)
         parts += torch.autograd.grad(value.sum(), [m])
     return torch.cat(parts, dim=1)
-
-
-def _latents(model: VariationalGP, rows: Rows) -> tuple[Tensor, Tensor]:
-    """Mean and variance of the latents at rows in the posterior of the basis."""
-    parts = predict_in_chunks(model.without_near_rows(), rows.x)
-    mean, variance = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
-    return mean, variance
 
 
 def _some(rows: Int[Tensor, " n"], count: int, generator: torch.Generator) -> Int[Tensor, " m"]:
