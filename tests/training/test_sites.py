@@ -112,9 +112,8 @@ def test_no_step_begins_after_the_deadline(monkeypatch):
     rows = labels(1.0)
     model, empty = untrained(rows), torch.zeros(1, N).double()
     held, generator = torch.arange(500, N), torch.Generator()
-    search = sites._Search(
-        model.likelihood, rows, empty, empty, empty, held, generator, deadline=-math.inf
-    )
+    known = sites._Sites(model.likelihood, rows, empty, empty, empty)
+    search = sites._Search(known, held, generator, deadline=-math.inf)
     candidate = search.candidate(model.covariance.kernel)
     search.climb(candidate, candidate.parameters(), 10, 0.1)
 
@@ -128,10 +127,8 @@ def test_a_row_is_predicted_from_the_others():
     held = torch.arange(500, N)
 
     def densities(gradient):
-        search = sites._Search(
-            model.likelihood, rows, mean, mean + 1.0, gradient, held,
-            torch.Generator().manual_seed(0), math.inf,
-        )  # fmt: skip
+        known = sites._Sites(model.likelihood, rows, mean, mean + 1.0, gradient)
+        search = sites._Search(known, held, torch.Generator().manual_seed(0), math.inf)
         return search.judge(search.candidate(model.covariance.kernel))[:100], search
 
     before, search = densities(gradient)
@@ -160,15 +157,11 @@ def test_rows_trained_on_count_as_held_out_ones():
     sign = (2.0 * rows.y - 1.0).double().unsqueeze(0)
     # Rows trained on are well predicted, the others are not.
     mean = torch.where(torch.arange(N) < 400, 0.8 * sign, 0.5 * sign)
-    gradient = site_gradients(likelihood, rows, mean, variance)
-    found = sites._as_held_out(
-        likelihood, rows, mean, variance, gradient, held, torch.Generator().manual_seed(0)
-    )
+    known = sites._Sites.of(likelihood, rows, mean, variance)
+    found = sites._as_held_out(known, held, torch.Generator().manual_seed(0)).mean
     density = likelihood.log_density(rows.y, found, variance)
     assert torch.equal(found[:, 400:], mean[:, 400:])
     assert density[:400].mean().item() == pytest.approx(density[400:].mean().item(), abs=1e-3)
     # Those that are no better predicted stay as they are.
-    same = sites._as_held_out(
-        likelihood, rows, 0.1 * sign, variance, gradient, held, torch.Generator()
-    )
-    assert torch.equal(same, 0.1 * sign)
+    known = sites._Sites.of(likelihood, rows, 0.1 * sign, variance)
+    assert torch.equal(sites._as_held_out(known, held, torch.Generator()).mean, 0.1 * sign)

@@ -13,7 +13,7 @@ gradient of its own site, m − ρ s g, with the ρ that makes such rows as like
 import math
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from gpytorch.kernels import Kernel
@@ -92,11 +92,9 @@ def learn_residual_process(
     `start` is the kernel before any training; `deadline` is a time of `time.monotonic()`.
     """
     rows = _joined(train, held_out)
-    mean, variance = latents_at(model.without_near_rows(), rows.x)
-    gradient = site_gradients(model.likelihood, rows, mean, variance)
-    held = torch.arange(len(train), len(rows), device=mean.device)
-    mean = _as_held_out(model.likelihood, rows, mean, variance, gradient, held, generator)
-    search = _Search(model.likelihood, rows, mean, variance, gradient, held, generator, deadline)
+    sites = _Sites.of(model.likelihood, rows, *latents_at(model.without_near_rows(), rows.x))
+    held = torch.arange(len(train), len(rows), device=sites.mean.device)
+    search = _Search(_as_held_out(sites, held, generator), held, generator, deadline)
     best = _best_candidate(search, model.covariance.kernel, start if train_kernel else None)
     return None if best is None else best.process()
 
@@ -144,32 +142,51 @@ class _Candidate:
         return ResidualProcess(self.covariance.kernel.cpu(), noise, weight / mean_scale)
 
 
+@dataclass(frozen=True)
+class _Sites:
+    """Rows, on the device of their latents, with the marginals of these and the gradients g_n."""
+
+    likelihood: Likelihood
+    rows: Rows
+    mean: Float[Tensor, "c n"]
+    variance: Float[Tensor, "c n"]
+    gradient: Float[Tensor, "c n"]
+
+    @staticmethod
+    def of(
+        likelihood: Likelihood,
+        rows: Rows,
+        mean: Float[Tensor, "c n"],
+        variance: Float[Tensor, "c n"],
+    ) -> "_Sites":
+        gradient = site_gradients(likelihood, rows, mean, variance)
+        return _Sites(likelihood, rows.map(lambda t: t.to(mean.device)), mean, variance, gradient)
+
+    def others(self, held: Int[Tensor, " m"]) -> Int[Tensor, " k"]:
+        """The rows that were not held out."""
+        every = torch.arange(len(self.rows), device=held.device)
+        return every[~torch.isin(every, held)]
+
+
 class _Search:
     """The density of rows, each predicted from those near it, as a function of a candidate."""
 
     def __init__(
         self,
-        likelihood: Likelihood,
-        rows: Rows,
-        mean: Float[Tensor, "c n"],
-        variance: Float[Tensor, "c n"],
-        gradient: Float[Tensor, "c n"],
+        sites: _Sites,
         held: Int[Tensor, " m"],
         generator: torch.Generator,
         deadline: float,
     ):
-        self.likelihood, self.generator, self.deadline = likelihood, generator, deadline
+        self.sites, self.held, self.generator, self.deadline = sites, held, generator, deadline
         # Calibration scales the latents of classes; those of numbers have the units of y.
-        self.scales_mean = isinstance(likelihood, ClassificationLikelihood)
-        self.mean, self.variance, self.gradient, self.held = mean, variance, gradient, held
-        self.rows = rows.map(lambda t: t.to(mean.device))
-        self.x = self.rows.x.double()
-        self.batch = BATCH.get(mean.device.type, BATCH["cpu"])
-        self.near = min(NEAR, len(rows) - 1)
-        every = torch.arange(len(rows), device=mean.device)
-        self.climbed = held if len(held) >= ENOUGH_HELD_OUT else every
-        trained = every[~torch.isin(every, held)]
-        self.judged = torch.cat([held, _some(trained, MOST_JUDGED, generator)])
+        self.scales_mean = isinstance(sites.likelihood, ClassificationLikelihood)
+        self.x = sites.rows.x.double()
+        self.batch = BATCH.get(self.x.device.type, BATCH["cpu"])
+        self.near = min(NEAR, len(self.x) - 1)
+        enough = len(held) >= ENOUGH_HELD_OUT
+        self.learned_from = held if enough else torch.arange(len(self.x), device=held.device)
+        self.judged = torch.cat([held, _some(sites.others(held), MOST_JUDGED, generator)])
 
     @torch.no_grad()
     def candidate(self, kernel: Kernel) -> _Candidate:
@@ -183,20 +200,25 @@ class _Search:
     ) -> Float[Tensor, " m"]:
         """The log density of these rows, corrected by those near them, if any are given."""
         noise, weight, mean_scale, variance_scale = c.logs.exp()
-        mean = self.mean[:, rows]
+        mean = self.sites.mean[:, rows]
         if self.scales_mean:
             mean = mean_scale * mean
         if near is not None:
             noise = noise.view(1, 1)
             spread = noise.unsqueeze(-1).expand(1, *near.shape)
             correction, _ = left_out_moments(
-                c.covariance, self.x[rows], noise, self.x[near], self.gradient[:, near], spread
+                c.covariance,
+                self.x[rows],
+                noise,
+                self.x[near],
+                self.sites.gradient[:, near],
+                spread,
             )
             mean = mean + weight * correction
-        found = self.likelihood.log_density(
-            self.rows.y[rows], mean, variance_scale * self.variance[:, rows]
+        found = self.sites.likelihood.log_density(
+            self.sites.rows.y[rows], mean, variance_scale * self.sites.variance[:, rows]
         ).clamp_min(LEAST_LOG_DENSITY)
-        return found if self.rows.weight is None else found * self.rows.weight[rows]
+        return found if self.sites.rows.weight is None else found * self.sites.rows.weight[rows]
 
     def climb(
         self,
@@ -207,12 +229,12 @@ class _Search:
         corrected: bool = True,
     ) -> None:
         """Uphill on the mean density of random rows, or nowhere if that leads nowhere."""
-        pool = near = self.climbed
+        pool = near = self.learned_from
 
         def objective(step: int) -> Tensor:
             nonlocal pool, near
             if step % REFRESH == 0:
-                pool = _some(self.climbed, POOL * self.batch, self.generator)
+                pool = _some(self.learned_from, POOL * self.batch, self.generator)
                 near = self._nearest(c, pool) if corrected else pool
             chosen = torch.randint(len(pool), (self.batch,), generator=self.generator)
             chosen = chosen.to(pool.device)
@@ -248,13 +270,9 @@ class _Search:
 
     def from_constant(self, c: _Candidate) -> _Candidate:
         """The candidate moved to where it predicts the residuals of the best constant best."""
-        mean = self._best_constant().unsqueeze(1).expand_as(self.mean)
-        variance = torch.zeros_like(mean)
-        gradient = site_gradients(self.likelihood, self.rows, mean, variance)
-        alone = _Search(
-            self.likelihood, self.rows, mean, variance, gradient, self.held[:0], self.generator,
-            self.deadline,
-        )  # fmt: skip
+        mean = self._best_constant().unsqueeze(1).expand_as(self.sites.mean)
+        sites = _Sites.of(self.sites.likelihood, self.sites.rows, mean, torch.zeros_like(mean))
+        alone = _Search(sites, self.held[:0], self.generator, self.deadline)
         alone.climb(c, c.parameters(), STEPS, CONSTANT_RATE)
         with torch.no_grad():
             c.logs[2:] = 0.0
@@ -262,13 +280,13 @@ class _Search:
 
     def _best_constant(self) -> Float[Tensor, " c"]:
         """The latents that predict rows best if they are the same everywhere."""
-        every = torch.arange(len(self.rows), device=self.x.device)
-        y = self.rows.y[_some(every, CHUNK, self.generator)]
-        constant = torch.zeros_like(self.mean[:, 0]).requires_grad_()
+        every = torch.arange(len(self.x), device=self.x.device)
+        y = self.sites.rows.y[_some(every, CHUNK, self.generator)]
+        constant = torch.zeros_like(self.sites.mean[:, 0]).requires_grad_()
 
         def objective(step: int) -> Tensor:
             mean = constant.unsqueeze(1).expand(-1, len(y))
-            return self.likelihood.log_density(y, mean, torch.zeros_like(mean)).mean()
+            return self.sites.likelihood.log_density(y, mean, torch.zeros_like(mean)).mean()
 
         climb([constant], objective, STEPS, SCALE_RATE)
         return constant.detach()
@@ -280,33 +298,24 @@ class _Search:
 
 
 @torch.no_grad()
-def _as_held_out(
-    likelihood: Likelihood,
-    rows: Rows,
-    mean: Float[Tensor, "c n"],
-    variance: Float[Tensor, "c n"],
-    gradient: Float[Tensor, "c n"],
-    held: Int[Tensor, " m"],
-    generator: torch.Generator,
-) -> Float[Tensor, "c n"]:
-    """m − ρ s g at rows that the model was trained on, with the ρ that makes them as likely."""
-    every = torch.arange(mean.shape[1], device=mean.device)
-    trained = every[~torch.isin(every, held)]
-    some, y = _some(trained, MOST_JUDGED, generator), rows.y.to(mean.device)
-    moves = variance * gradient
+def _as_held_out(sites: _Sites, held: Int[Tensor, " m"], generator: torch.Generator) -> _Sites:
+    """With m − ρ s g at the rows trained on, where ρ makes them as likely as those held out."""
+    trained = sites.others(held)
+    some, moves = _some(trained, MOST_JUDGED, generator), sites.variance * sites.gradient
 
     def density(which: Int[Tensor, " k"], shift: float) -> float:
-        moved = mean[:, which] - shift * moves[:, which]
-        found = likelihood.log_density(y[which], moved, variance[:, which])
+        moved = sites.mean[:, which] - shift * moves[:, which]
+        found = sites.likelihood.log_density(sites.rows.y[which], moved, sites.variance[:, which])
         return float(found.clamp_min(LEAST_LOG_DENSITY).mean())
 
     wanted, low, high = density(held, 0.0), 0.0, LARGEST_SHIFT
     if density(some, 0.0) <= wanted:
-        return mean
+        return sites
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if density(some, middle) > wanted else (low, middle)
-    return mean.index_copy(1, trained, mean[:, trained] - low * moves[:, trained])
+    moved = sites.mean[:, trained] - low * moves[:, trained]
+    return replace(sites, mean=sites.mean.index_copy(1, trained, moved))
 
 
 def site_gradients(
