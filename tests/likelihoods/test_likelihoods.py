@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import special
 from torch import Tensor
 from torch.distributions import Categorical, Gumbel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -488,6 +489,17 @@ def test_log_ndtr_keeps_its_derivative_in_the_tail() -> None:
     truth = torch.tensor([1000.001, 40.02497, 1.5251353, 0.7978846, 1.4867200e-06, 0.0])
     assert x.grad is not None
     torch.testing.assert_close(x.grad, truth, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 2e-5), (torch.float64, 1e-9)])
+def test_the_derivative_of_log_ndtr_is_the_inverse_mills_ratio(dtype, rtol) -> None:
+    # On both sides of where its tail begins.
+    x = torch.linspace(-30.0, 10.0, 401, dtype=dtype, requires_grad=True)
+    log_ndtr(x).sum().backward()
+    t = -x.detach().double().numpy() / math.sqrt(2)
+    truth = torch.from_numpy(math.sqrt(2 / math.pi) / special.erfcx(t))
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad.double(), truth, rtol=rtol, atol=0)
 
 
 def test_floor_changes_small_variances_only_and_no_gradient() -> None:

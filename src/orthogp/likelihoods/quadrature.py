@@ -7,6 +7,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+# Where the tail of Φ begins, and the levels of the fraction that give ten digits from there on.
+TAIL, LEVELS = 10.0, 6
+
 
 def floored(variance: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """The variance, at least ten times the dtype's rounding; its gradient passes unchanged."""
@@ -31,13 +34,19 @@ class _LogNdtr(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        ctx.save_for_backward(*inputs)
+        ctx.save_for_backward(*inputs, output)
 
     @staticmethod
     def backward(ctx, *grad_outputs: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        # φ(x) / Φ(x) = √(2/π) / erfcx(−x/√2)
-        return grad_outputs[0] * math.sqrt(2 / math.pi) / torch.special.erfcx(-x / math.sqrt(2))
+        x, value = ctx.saved_tensors
+        # φ(x) / Φ(x), in the tail t = −x by its continued fraction t + 1/(t + 2/(t + …)). Not by
+        # torch.special.erfcx, which takes seconds to compile at its first use on a GPU.
+        t = (-x).clamp_min(TAIL)
+        tail = t
+        for level in range(LEVELS, 0, -1):
+            tail = t + level / tail
+        ratio = (-0.5 * x.square() - value).exp() / math.sqrt(2 * math.pi)
+        return grad_outputs[0] * torch.where(x < -TAIL, tail, ratio)
 
 
 def log_ndtr(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
