@@ -203,6 +203,24 @@ def test_rows_that_compare_values_are_not_climbed(hyperparameters, monkeypatch):
     assert not torch.isin(search._pool, search.judged).any()
 
 
+@pytest.mark.parametrize(("gain", "taken"), [(0.005, False), (0.02, True)])
+def test_leave_one_out_must_gain_clearly(hyperparameters, monkeypatch, gain, taken):
+    monkeypatch.setattr(predictive, "MOST_EXACT", {"cpu": 0})
+    climbed, climb = [], predictive._Search.leave_one_out
+
+    def leave_one_out(search, step):
+        climbed.append(step)
+        return climb(search, step)
+
+    def judge(search):
+        return predictive._Judgement(0.0, gain if climbed else 0.0)
+
+    monkeypatch.setattr(predictive._Search, "leave_one_out", leave_one_out)
+    monkeypatch.setattr(predictive._Search, "judge", judge)
+    found = learn_to_predict(hyperparameters, table(), torch.Generator().manual_seed(0))
+    assert (found.chosen == "leave_one_out") == taken
+
+
 def test_copies_of_a_row_are_left_out_together(hyperparameters):
     rows = table(30)
     twice = Rows(rows.x.repeat(2, 1), rows.y.repeat(2))

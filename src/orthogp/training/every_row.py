@@ -47,9 +47,6 @@ class LeftOut:
     mean: Float[Tensor, "c n"]
     variance: Float[Tensor, "c n"]
 
-    def first(self, count: int) -> "LeftOut":
-        return LeftOut(self.y[:count], self.mean[:, :count], self.variance[:, :count])
-
 
 @dataclass(frozen=True)
 class Conditioned:
@@ -103,8 +100,7 @@ def condition_on_rows(
     near, products = best.model.near, max(products, FEWEST_PRODUCTS)
     assert isinstance(near, NearRows)
     trial = table.without_some(near.count, near.on_beta, products, deadline)
-    same_rows = best.left_out.first(trial.left_out.mean.shape[1])
-    if all_rows or score(trial.left_out) > score(same_rows) + LEAST_GAIN:
+    if all_rows or score(trial.left_out) > score(trial.by_near_rows) + LEAST_GAIN:
         return table.with_all_rows(trial, products, deadline)
     return best
 
@@ -120,12 +116,16 @@ def _affordable_products(x: Float[Tensor, "n d"]) -> int:
 
 @dataclass(frozen=True)
 class _Trial:
-    """All rows but some in the mean: weights, zero for those; predictions of those."""
+    """All rows but some in the mean: weights, zero for those; predictions of those.
+
+    `by_near_rows` are predictions of the same rows from the same others without that mean.
+    """
 
     weights: Float[Tensor, "c n"]
     count: int
     on_beta: bool
     left_out: LeftOut
+    by_near_rows: LeftOut
 
 
 class _Table:
@@ -166,17 +166,22 @@ class _Table:
         rows = _part(self.observed, is_there)
         features = replace(self.features, W=self.features.W[is_there])
         found = self._solve(rows, features, max_products, 0.5 * (time.monotonic() + deadline))
-        covariance = self.model.covariance
-        near = near_predictor(
-            covariance, replace(rows, y=found.residual), count, features if on_beta else None
-        )
-        x = self.rows.x[absent]
-        mean, variance = near.marginals(x)
+        covariance, x = self.model.covariance, self.rows.x[absent]
+
+        def from_others(y: Float[Tensor, "c n"]) -> tuple[Tensor, Tensor]:
+            near = replace(rows, y=y)
+            return near_predictor(covariance, near, count, features if on_beta else None).marginals(
+                x
+            )
+
+        mean, variance = from_others(found.residual)
         with torch.no_grad():
             mean = mean + covariance.matvec(x, rows.x, found.weights.to(x)).double()
         weights = torch.zeros_like(self.observed.y)
         weights[:, is_there] = found.weights
-        return _Trial(weights, count, on_beta, self.left_out(absent, mean, variance))
+        left_out = self.left_out(absent, mean, variance)
+        by_near_rows = self.left_out(absent, *from_others(rows.y))
+        return _Trial(weights, count, on_beta, left_out, by_near_rows)
 
     def with_all_rows(self, trial: _Trial, max_products: int, deadline: float) -> Conditioned:
         """All rows in the mean, from where a trial has led, and near rows for what is left."""

@@ -45,7 +45,7 @@ MOST_EXACT = {"cpu": 2000, "cuda": 6000}
 TIED_ROWS, FIRST_ROWS = {"cpu": 400, "cuda": 2000}, {"cpu": 1000, "cuda": 3000}
 EVALUATIONS, LAST_EVALUATIONS = 80, 25
 # Rows of a large table whose evidence a GPU climbs once more; a CPU takes too long for as many.
-MANY_ROWS = {"cpu": 0, "cuda": 8000}
+MANY_ROWS = {"cpu": 0, "cuda": 12000}
 # By how much the logarithms of lengthscales are expected to differ: their standard deviation.
 SPREAD = 1.5
 # Rows of a block, whose evidence takes their cube; rows near each row that is left out; rows that a
@@ -57,6 +57,8 @@ EVIDENCE_RATE, LEAVE_ONE_OUT_RATE = 0.15, 0.05
 # What a search of a large table takes if no stage is repeated.
 TYPICAL_STEPS = 2 * EVALUATIONS + EVIDENCE_STEPS + PATCH_STEPS + LEAVE_ONE_OUT_STEPS
 # An objective is climbed again from where it led as long as that gains so much, in nats a row.
+# Values by the leave-one-out density, which knows near rows alone, are taken where they predict
+# better by as much than all others.
 ROUNDS, LEAST_GAIN = 4, 0.01
 # Rows by which the values found are compared.
 JUDGED, NEAR_JUDGED = {"cpu": 1000, "cuda": 4000}, 128
@@ -97,7 +99,7 @@ class _Stage:
     """An objective, and from which of the values tried it is climbed; None is the best.
 
     `climb` takes the most steps and the deadline, and returns the steps taken, or None where they
-    led nowhere.
+    led nowhere. `margin` is by how much its values must be better than those of other stages.
     """
 
     name: str
@@ -105,6 +107,7 @@ class _Stage:
     climb: Callable[[int, float], int | None]
     steps: int
     rounds: int = ROUNDS
+    margin: float = 0.0
 
 
 @dataclass
@@ -185,13 +188,14 @@ def learn_to_predict(
             taken = stage.climb(int(min(stage.steps, left)), deadline)
             found = None if taken is None else search.judge()
             progress.steps += taken or 0
+            score = -math.inf if found is None else found.score - stage.margin
             if found is not None:
-                progress.add(stage.name, found.score, hyperparameters.values())
+                progress.add(stage.name, score, hyperparameters.values())
                 report(progress.steps, found.density)
         except KeyboardInterrupt:
             interrupted = True
             break
-        gained = found is not None and found.score > before + LEAST_GAIN
+        gained = score > before + LEAST_GAIN
         again = gained and progress.round + 1 < stage.rounds
         progress.stage, progress.round = (
             (progress.stage, progress.round + 1) if again else (progress.stage + 1, 0)
@@ -258,12 +262,14 @@ class _Search:
     def _by_adam(
         self, name: str, source: str | None, objective: Callable[[int], Tensor], steps: int
     ) -> _Stage:
-        rate = LEAVE_ONE_OUT_RATE if name == "leave_one_out" else EVIDENCE_RATE
+        left_out = name == "leave_one_out"
+        rate = LEAVE_ONE_OUT_RATE if left_out else EVIDENCE_RATE
+        margin = LEAST_GAIN if left_out else 0.0
 
         def climb(most: int, deadline: float) -> int | None:
             return most if self.hyperparameters.climb(objective, most, rate, deadline) else None
 
-        return _Stage(name, source, climb, steps)
+        return _Stage(name, source, climb, steps, margin=margin)
 
     def _by_newton(self, name: str, source: str | None, count: int, steps: int) -> _Stage:
         """The evidence of `count` fixed rows."""
