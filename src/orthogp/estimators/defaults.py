@@ -15,6 +15,10 @@ RESIDUAL_POINTS = 700
 BATCH_SIZE = 1024
 STEPS_A_ROW, FEWER_STEPS = 1 / 3, 100
 FEWEST_STEPS, MOST_STEPS = 200, 10_000
+# Where the noise is not Gaussian near rows make up for what fewer steps leave, and larger batches
+# for a table that is large.
+OTHER_STEPS_A_ROW, FEWER_OTHER_STEPS, MOST_OTHER_STEPS = 1 / 6, 50, 3000
+BATCH_A_ROW, SMALLEST_OTHER_BATCH, LARGEST_OTHER_BATCH = 1 / 12, 512, 4096
 # Of a small table, whose hyperparameters are close already.
 MOST_ROWS_STARTED, START_STEPS = 3000, 100
 STEPS_A_ROW_STARTED, FEWER_STEPS_STARTED, FEWEST_STEPS_STARTED = 1 / 4, 125, 100
@@ -96,11 +100,11 @@ def training_config(
     `started` says that the hyperparameters are where the evidence of a few rows has them.
     """
     chosen = {name: python_number(value) for name, value in settings.items()}
-    batch_size = _or(chosen["batch_size"], min(BATCH_SIZE, num_rows))
+    batch_size = _or(chosen["batch_size"], _automatic_batch(num_rows, gaussian))
     # TrainingConfig refuses other types.
     full_batch = isinstance(batch_size, int) and batch_size >= num_rows
     natural = EXACT_NATURAL_STEP if full_batch and gaussian else NATURAL_STEP
-    steps = _or(chosen["max_steps"], _automatic_steps(num_rows, started))
+    steps = _or(chosen["max_steps"], _automatic_steps(num_rows, gaussian, started))
     warmup = min(LONGEST_WARMUP, int(WARMUP_SHARE * steps)) if isinstance(steps, int) else 0
     return TrainingConfig(
         max_steps=steps,
@@ -170,10 +174,19 @@ def count_held_out(num_rows: int, fraction: float | int | None, early_stopping: 
     return count if count >= SMALLEST_SAMPLE else 0
 
 
-def _automatic_steps(num_rows: int, started: bool) -> int:
+def _automatic_batch(num_rows: int, gaussian: bool) -> int:
+    if gaussian or num_rows <= BATCH_SIZE:
+        return min(BATCH_SIZE, num_rows)
+    return int(np.clip(num_rows * BATCH_A_ROW, SMALLEST_OTHER_BATCH, LARGEST_OTHER_BATCH))
+
+
+def _automatic_steps(num_rows: int, gaussian: bool, started: bool) -> int:
     if started:
         return max(FEWEST_STEPS_STARTED, int(num_rows * STEPS_A_ROW_STARTED - FEWER_STEPS_STARTED))
-    return int(np.clip(num_rows * STEPS_A_ROW - FEWER_STEPS, FEWEST_STEPS, MOST_STEPS))
+    if gaussian:
+        return int(np.clip(num_rows * STEPS_A_ROW - FEWER_STEPS, FEWEST_STEPS, MOST_STEPS))
+    steps = num_rows * OTHER_STEPS_A_ROW - FEWER_OTHER_STEPS
+    return int(np.clip(steps, FEWEST_STEPS, MOST_OTHER_STEPS))
 
 
 def _automatic_rate(steps: Any, started: bool) -> float:
