@@ -17,7 +17,7 @@ STEPS_A_ROW, FEWER_STEPS = 1 / 3, 100
 FEWEST_STEPS, MOST_STEPS = 200, 10_000
 # Where the noise is not Gaussian near rows make up for what fewer steps leave, and larger batches
 # for a table that is large.
-OTHER_STEPS_A_ROW, FEWER_OTHER_STEPS, MOST_OTHER_STEPS = 1 / 6, 50, 3000
+OTHER_STEPS_A_ROW, FEWER_OTHER_STEPS, MOST_OTHER_STEPS = 1 / 12, 50, 3000
 BATCH_A_ROW, SMALLEST_OTHER_BATCH, LARGEST_OTHER_BATCH = 1 / 12, 512, 4096
 # Of a small table, whose hyperparameters are close already.
 MOST_ROWS_STARTED, START_STEPS = 3000, 100
