@@ -123,15 +123,18 @@ def test_the_number_of_near_rows_can_be_given():
     assert gp.model_.near.count == 5
 
 
-@pytest.mark.parametrize("likelihood", ["student_t", "poisson"])
+@pytest.mark.parametrize("likelihood", ["student_t", "poisson", "negative_binomial"])
 def test_numbers_with_other_noise_are_corrected_too(likelihood):
     rng = np.random.default_rng(0)
 
     def truth(X):
         return np.sin(3.0 * X[:, 0]) * np.cos(0.03 * X[:, 1])
 
+    rate, expected = np.exp(1.0 + truth(X)), np.exp(1.0 + truth(NEW))
     if likelihood == "poisson":
-        y, expected = rng.poisson(np.exp(1.0 + truth(X))), np.exp(1.0 + truth(NEW))
+        y = rng.poisson(rate)
+    elif likelihood == "negative_binomial":
+        y = rng.negative_binomial(5, 5 / (5 + rate))
     else:
         y, expected = truth(X) + 0.1 * rng.standard_t(2, size=ROWS), truth(NEW)
     errors = []
