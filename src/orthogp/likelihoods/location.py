@@ -66,7 +66,7 @@ class Gaussian(RegressionLikelihood):
     def quantiles(
         self, levels: Float[Tensor, "q *outputs"], mean: Latents, variance: Latents
     ) -> AtNodes:
-        score = ndtri(levels.to(mean)).reshape(len(levels), -1, 1)
+        score = ndtri(levels.double().cpu()).to(mean).reshape(len(levels), -1, 1)
         return mean + score * (variance + self.likelihood.noise).sqrt()
 
     def check_targets(self, y: RowTargets) -> None:

@@ -145,5 +145,6 @@ def calibrate(
             found.quantile_map,
         )
     below = likelihood.cumulative(y, mean, found.variance(likelihood, variance))
-    scores = ndtri(below.clamp(NEAREST_LEVEL, 1 - NEAREST_LEVEL))
+    # On the host: a GPU takes a second to compile it.
+    scores = ndtri(below.cpu().clamp(NEAREST_LEVEL, 1 - NEAREST_LEVEL))
     return replace(found, quantile_map=fit_quantile_map(scores))
