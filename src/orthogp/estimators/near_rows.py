@@ -11,7 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
@@ -26,8 +26,10 @@ from orthogp.errors import ConfigurationError
 from orthogp.estimators.calibration import Calibration, LatentScales
 from orthogp.estimators.defaults import point_counts, python_number, training_config
 from orthogp.estimators.intake import FitData
+from orthogp.estimators.known_noise import is_known
 from orthogp.estimators.settings import Settings
 from orthogp.estimators.start import given_points, own_kernel
+from orthogp.estimators.targets import NumberTargets
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood, RegressionLikelihood
 from orthogp.likelihoods.targets import latents_first
@@ -114,6 +116,7 @@ def near_settings(
     )
     point_counts(settings if all_rows is False else {**settings, "n_residual": 0}, len(data.train))
     obstacle = "n_neighbors above 0" if value == 0 else _obstacle(settings, data, likelihood)
+    require_row_noise(settings, likelihood, obstacle)
     if not obstacle:
         counts = NEIGHBORS if value == "auto" else (int(value),)
         return NearSettings(counts, all_rows, objective)
@@ -127,6 +130,21 @@ def near_settings(
         if wanted[name]:
             raise ConfigurationError(f"{name} needs {obstacle}")
     return None
+
+
+def require_row_noise(settings: Mapping[str, Any], likelihood: Likelihood, obstacle: str) -> None:
+    """Refuses noise that differs from row to row where near rows have an obstacle."""
+    if not isinstance(likelihood, Gaussian):
+        obstacle = "Gaussian noise"
+    elif settings["objective"] == "bound":
+        obstacle = obstacle or "objective='leave_one_out' or 'auto'"
+    wanted = {
+        "a noise_variance for every row": is_known(settings["noise_variance"]),
+        "noise='learned'": settings["noise"] == "learned",
+    }
+    for name in wanted:
+        if obstacle and wanted[name]:
+            raise ConfigurationError(f"{name} needs {obstacle}")
 
 
 def _obstacle(settings: Mapping[str, Any], data: FitData, likelihood: Likelihood) -> str:
@@ -161,7 +179,7 @@ def fit_near(
     rows = _in_canonical_order(data.bound_rows)
     kernel = own_kernel(settings, rows.x, len(rows), variance).to(device)
     likelihood = likelihood.to(device)
-    if settings["likelihood"] is None:
+    if settings["likelihood"] is None and data.typical_noise is None:
         _allow_little_noise(likelihood)
     found = Hyperparameters(Covariance(kernel), likelihood)
     require_evaluable(found.covariance, rows.x[:1].to(device))
@@ -238,8 +256,9 @@ def _conditioned(
         calibration, likelihood = _calibration(model, left_out, calibrate), model.likelihood
         assert isinstance(calibration, Calibration)
         assert isinstance(likelihood, RegressionLikelihood)
-        density = calibration.log_density(likelihood, left_out.y, left_out.mean, left_out.variance)
-        return float(density.mean())
+        unit = left_out.with_unit_scale()
+        density = calibration.log_density(likelihood, unit.y, unit.mean, unit.variance)
+        return float((density + left_out.log_jacobian()).mean())
 
     return condition_on_rows(model, rows, near.counts, near.all_rows, score, deadline, generator)
 
@@ -247,7 +266,8 @@ def _conditioned(
 def _calibration(
     model: VariationalGP, left_out: LeftOut, calibrate: Calibrate
 ) -> Calibration | LatentScales:
-    return calibrate(model.likelihood, left_out.y, left_out.mean, left_out.variance)
+    unit = left_out.with_unit_scale()
+    return calibrate(model.likelihood, unit.y, unit.mean, unit.variance)
 
 
 def _ended(
@@ -284,23 +304,47 @@ def with_more_rows(model: VariationalGP, rows: Rows, count: int) -> VariationalG
     else:
         explained = model.prior_mean(x.double())
     y = torch.cat([near.y, latents_first(rows.y.to(device)) - explained.to(near.y)], dim=1)
-    weight = None
-    if near.weight is not None or rows.weight is not None:
-        parts = (near.weight, len(near.x)), (rows.weight, len(x))
-        weight = torch.cat([x.new_ones(n) if w is None else w.to(x) for w, n in parts])
+    weight = _joined_weights((near.weight, len(near.x)), (rows.noise_divisor, len(x)), like=y)
     x = torch.cat([near.x, x])
     order = canonical_order(x, y)
-    weight = None if weight is None else weight[order]
+    weight = None if weight is None else weight[..., order]
     model.near = NearRows(
         x[order], y[:, order], weight, near.count or count, near.on_mean, near.on_beta
     )
     return model
 
 
+def with_noise_of(model: VariationalGP, data: FitData) -> Rows:
+    """The rows of a table, with scales of their noise that multiply this model's."""
+    rows, typical = data.bound_rows, data.typical_noise
+    if rows.noise_scale is None or typical is None:
+        return rows
+    assert isinstance(model.likelihood, Gaussian)
+    assert isinstance(data.units.targets, NumberTargets)
+    scale = torch.from_numpy(data.units.targets.scaling.scale)
+    # In the units of the model, one for each target.
+    known = torch.as_tensor(typical) / scale.square()
+    ratio = (known / model.likelihood.likelihood.noise.detach().cpu().reshape(-1)).to(rows.x)
+    noise_scale = rows.noise_scale.reshape(len(rows), -1) * ratio
+    return replace(rows, noise_scale=noise_scale if rows.y.ndim > 1 else noise_scale[:, 0])
+
+
+def _joined_weights(
+    *parts: tuple[Tensor | None, int], like: Float[Tensor, "c n"]
+) -> Float[Tensor, "*c n"] | None:
+    """Weights of as many rows each, one for all outputs unless some part has one for each."""
+    if all(weight is None for weight, _ in parts):
+        return None
+    found = [like.new_ones(n) if w is None else w.to(like) for w, n in parts]
+    if any(w.ndim > 1 for w in found):
+        found = [w.expand(len(like), -1) for w in found]
+    return torch.cat(found, dim=-1)
+
+
 def _in_canonical_order(rows: Rows) -> Rows:
     order = canonical_order(rows.x, latents_first(rows.y))
     weight = None if rows.weight is None else rows.weight.clamp_min(SMALLEST_WEIGHT)
-    return Rows(rows.x, rows.y, weight).map(lambda t: t[order])
+    return replace(rows, weight=weight).map(lambda t: t[order])
 
 
 def _allow_little_noise(likelihood: Gaussian) -> None:

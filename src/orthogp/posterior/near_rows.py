@@ -233,9 +233,10 @@ class NearRows(nn.Module):
     """The rows that predictions are conditioned on, as a part of a model.
 
     `y` is `[c, n]`, less the prior mean and, where they are `on_mean`, less what the mean of the
-    basis explains. `weight` divides the variance of the noise. With `on_beta` a prediction also
-    uses q(v), which β has learned from all rows; without it the near rows alone. A `count` of zero
-    is for models whose β are all rows: the rows are there for others to join them.
+    basis explains. `weight` divides the variance of the noise, for all outputs alike or for each.
+    With `on_beta` a prediction also uses q(v), which β has learned from all rows; without it the
+    near rows alone. A `count` of zero is for models whose β are all rows: the rows are there for
+    others to join them.
     """
 
     x: Tensor
@@ -246,7 +247,7 @@ class NearRows(nn.Module):
         self,
         x: Float[Tensor, "n d"],
         y: Float[Tensor, "c n"],
-        weight: Float[Tensor, " n"] | None,
+        weight: Float[Tensor, "*c n"] | None,
         count: int,
         on_mean: bool = False,
         on_beta: bool = True,

@@ -41,7 +41,9 @@ def restore_near(
     if {type(on_mean), type(on_beta)} != {bool}:
         raise FileError("its near rows have settings of the wrong type")
     x, y, weight = tensors["x"], tensors["y"], tensors.get("weight")
-    if weight is not None and (weight.shape != x.shape[:1] or not bool((weight > 0).all())):
+    # Formats before 1.7 had one weight for all outputs of a row.
+    shapes = x.shape[:1], y.shape
+    if weight is not None and (weight.shape not in shapes or not bool((weight > 0).all())):
         raise FileError("the weights of its near rows are not positive, one for each")
     _require_rows(basis, x, y, *([] if weight is None else [weight]))
     return NearRows(x, y, weight, count, on_mean, on_beta)
