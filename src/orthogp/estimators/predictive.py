@@ -53,7 +53,7 @@ def noise_scale_at(
     """
     likelihood, _, targets = parts_of(fitted)
     if noise_variance is None:
-        return None
+        return fitted.noise_scale(X)
     if not isinstance(likelihood, Gaussian):
         raise ConfigurationError("noise_variance of new observations needs Gaussian noise")
     known = checked_numbers(noise_variance, "noise_variance")

@@ -44,7 +44,13 @@ from orthogp.likelihoods import Gaussian, Likelihood, RegressionLikelihood, as_l
 
 @no_type_check
 class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
-    """Gaussian process regression on one target or several."""
+    """Gaussian process regression on one target or several.
+
+    After a fit also `noise_learned_`: whether the noise changes with x. With noise="learned" it is
+    False where constant noise predicts left-out rows as well.
+    """
+
+    noise_learned_: bool
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -201,6 +207,11 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         For a likelihood with a link (counts, fractions) they are those of the latent behind it.
         """
         require_fitted(self)
+        if self.noise_learned_:
+            raise ConfigurationError(
+                "an ONNX graph has one noise for all rows, and here it changes with x; fit with "
+                "noise='constant' to export"
+            )
         likelihood, calibration, targets = parts_of(self._fitted)
         scales, noise = calibration.scales, None
         if likelihood.location:

@@ -59,9 +59,12 @@ class VariationalGP(nn.Module):
     """A Gaussian process prior, a likelihood, and a variational posterior in one of the bases.
 
     `near` are rows that predictions are conditioned on besides; the bound is that without them.
+    `log_noise` is a model of the logarithm of what multiplies Gaussian noise at x, one latent for
+    every output; None where noise is constant.
     """
 
     near: NearRows | SiteRows | None
+    log_noise: "VariationalGP | None"
 
     def __init__(
         self,
@@ -71,6 +74,7 @@ class VariationalGP(nn.Module):
         mean: Mean | None = None,
         jitter: float | None = None,
         near: NearRows | SiteRows | None = None,
+        log_noise: "VariationalGP | None" = None,
     ):
         super().__init__()
         if basis.num_latents != likelihood.num_latents:
@@ -89,6 +93,7 @@ class VariationalGP(nn.Module):
                 f"NearRows are for Gaussian noise; the likelihood is a {type(likelihood).__name__}"
             )
         self.register_module("near", near)
+        self.register_module("log_noise", log_noise)
 
     def bound(
         self,
@@ -167,8 +172,9 @@ class VariationalGP(nn.Module):
     def without_near_rows(self) -> "VariationalGP":
         """The same model, sharing all of its parts but the rows."""
         return VariationalGP(
-            self.covariance.kernel, self.likelihood, self.basis, self.mean, self.jitter
-        )
+            self.covariance.kernel, self.likelihood, self.basis, self.mean, self.jitter,
+            log_noise=self.log_noise,
+        )  # fmt: skip
 
     def condensed(self) -> Predictor:
         """The posterior of the basis alone, condensed to O(|γ| + |β|²) a row."""

@@ -98,13 +98,16 @@ def condition_on_rows(
     score: Score,
     deadline: float,
     generator: torch.Generator,
+    chosen: Int[Tensor, " m"] | None = None,
 ) -> Conditioned:
     """The best of the numbers of near rows in `counts`, in rising order, and of all rows.
 
     `all_rows` says whether they are in the mean; None for where that predicts better and is
-    affordable. `deadline` is a time of `time.monotonic()`.
+    affordable. `deadline` is a time of `time.monotonic()`. The rows `chosen` are left out, random
+    ones by default.
     """
-    chosen = torch.randperm(len(rows), generator=generator)[:MOST_LEFT_OUT]
+    if chosen is None:
+        chosen = torch.randperm(len(rows), generator=generator)[:MOST_LEFT_OUT]
     table = _Table(model, rows, chosen)
     best, best_score = None, -math.inf
     for count, on_beta in [(count, on_beta) for count in counts for on_beta in (False, True)]:
