@@ -2,19 +2,22 @@
 
 A fit with constant noise predicts rows that it has left out; from their errors comes the model of
 the noise's logarithm, and from that the noise of every row, with which the fit is made once more.
-Of the three, constant noise, the first fit with changing noise and the second, the one with the
-highest calibrated density of the same left-out rows is kept. Constant noise is left only for what
-gains beyond chance.
+It is kept unless the first, with changing noise in its predictions alone, gives the same left-out
+rows a higher calibrated density, and either only where it gains over constant noise beyond chance.
 """
 
+import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from orthogp.errors import NumericalError
 from orthogp.estimators.calibration import SMALLEST_SAMPLE, Calibration
 from orthogp.estimators.near_fit import Calibrate, NearFit, calibration_of, densities_of
 from orthogp.execution.team import current_team
@@ -64,27 +67,41 @@ def with_learned_noise(
 
     `deadline` is a time of `time.monotonic()`.
     """
-    if first.left_out.mean.shape[1] < SMALLEST_SAMPLE:
-        return first
-    constant = densities_of(first)
     seconds = TIME_SHARE * (deadline - time.monotonic())
-    learned = learn_log_noise(
-        errors_of(first, rows, generator), generator, None if seconds == float("inf") else seconds
-    )
-    best = _candidate(first, learned, calibrate)
-    if not _gains(best.density, constant, ERRORS_TO_GO_ON):
+    if first.left_out.mean.shape[1] < SMALLEST_SAMPLE or _agreed(seconds <= 0):
         return first
-    if _agreed(time.monotonic() < deadline):
-        device = first.model.basis.beta.device
-        scale = expected_noise(learned.model, rows.x.to(device))
-        second = refit(with_noise_scale(rows, scale.to(rows.x.device)), first)
-        errors = errors_of(second, rows, generator)
-        again = learn_log_noise(errors, generator, start=learned.model)
-        other = _candidate(second, again, calibrate)
-        both = min(len(other.density), len(best.density))
-        if _agreed(bool(other.density[:both].mean() > best.density[:both].mean())):
-            best = other
+    max_time, constant = None if seconds == math.inf else seconds, densities_of(first)
+    try:
+        learned = learn_log_noise(errors_of(first, rows, generator), generator, max_time)
+    except NumericalError:
+        return first
+    best = _candidate(first, learned, calibrate)
+    if learned.interrupted or not _gains(best.density, constant, ERRORS_TO_GO_ON):
+        return first
+    if _agreed(time.monotonic() + first.seconds < deadline):
+        with suppress(NumericalError):
+            other = _second(first, learned.model, rows, refit, calibrate, generator)
+            # It knows the variance of its function; the first takes the noise for constant there.
+            if not _gains(best.density, other.density, ERRORS_TO_GO_ON):
+                best = other
     return best.fit if _gains(best.density, constant, ERRORS_TO_KEEP) else first
+
+
+def _second(
+    first: NearFit,
+    log_noise: VariationalGP,
+    rows: Rows,
+    refit: Refit,
+    calibrate: Calibrate,
+    generator: torch.Generator,
+) -> _Candidate:
+    """The fit with the noise of every row, and the noise from the errors of that fit."""
+    scale = expected_noise(log_noise, rows.x.to(first.model.basis.beta.device))
+    found = refit(with_noise_scale(rows, scale.to(rows.x.device)), first)
+    # The first fit keeps its own.
+    start = deepcopy(log_noise)
+    learned = learn_log_noise(errors_of(found, rows, generator), generator, start=start)
+    return _candidate(found, learned, calibrate)
 
 
 def errors_of(found: NearFit, rows: Rows, generator: torch.Generator) -> Errors:
@@ -135,10 +152,10 @@ def _candidate(found: NearFit, learned: LogNoiseFit, calibrate: Calibrate) -> _C
     return _Candidate(fit, densities_of(fit))
 
 
-def _gains(density: Tensor, constant: Tensor, errors: float) -> bool:
-    """Whether rows are more likely than with constant noise, by so many standard errors."""
-    both = min(len(density), len(constant))
-    gain = density[:both] - constant[:both]
+def _gains(density: Tensor, other: Tensor, errors: float) -> bool:
+    """Whether the same rows are more likely than by another fit, by so many standard errors."""
+    both = min(len(density), len(other))
+    gain = density[:both] - other[:both]
     return _agreed(bool(gain.mean() > errors * gain.std() / both**0.5))
 
 

@@ -20,7 +20,7 @@ Calibrate = Callable[[Likelihood, Tensor, Tensor, Tensor], Calibration | LatentS
 @dataclass(frozen=True)
 class NearFit:
     """A fitted model, predictions of left-out rows with the calibration that is learned from them,
-    and what its hyperparameters took to find."""
+    what its hyperparameters took to find, and the seconds that conditioning on the rows took."""
 
     model: VariationalGP
     predictor: AnyPredictor
@@ -28,6 +28,7 @@ class NearFit:
     calibration: Calibration | LatentScales
     history: tuple[Report, ...]
     steps: int
+    seconds: float = 0.0
 
 
 def densities_of(found: NearFit) -> Float[Tensor, " n"]:

@@ -186,11 +186,12 @@ def fit_near(
 
     def refit(rows: Rows, first: NearFit) -> NearFit:
         """The fit of rows with known noise, from the hyperparameters of the first."""
-        model = deepcopy(first.model)
-        assert isinstance(model.likelihood, Gaussian)
+        kernel, likelihood = deepcopy((first.model.covariance.kernel, first.model.likelihood))
+        assert isinstance(likelihood, Gaussian)
+        trained = [p for p in likelihood.parameters() if p.requires_grad]
         # The scales of the rows are relative to it.
-        model.likelihood.requires_grad_(False)
-        found = Hyperparameters(model.covariance, model.likelihood)
+        likelihood.requires_grad_(False)
+        found = Hyperparameters(Covariance(kernel), likelihood)
         # Callbacks have heard of the end of the search.
         folder = settings["checkpoint_dir"]
         folder = None if folder is None else Path(folder) / "noise"
@@ -198,7 +199,8 @@ def fit_near(
         run = SearchRun((), search_checkpoints(folder, found, rows, most, seed))
         again = problem.solve(rows, found, run, deadline, first.left_out.rows)
         history = tuple(replace(r, step=r.step + first.steps) for r in again.history)
-        model.likelihood.requires_grad_(True)
+        for parameter in trained:
+            parameter.requires_grad_(True)
         return replace(again, history=(*first.history, *history), steps=first.steps + again.steps)
 
     return with_learned_noise(first, rows, refit, calibrate, deadline, generator)
@@ -237,6 +239,7 @@ class _Problem:
                     found, rows, generator, limit, self.max_steps, run.report, checkpoint=run
                 )
                 steps, run.reason = learned.steps, "interrupt" if learned.interrupted else "steps"
+        began = time.monotonic()
         exact = len(rows) <= MOST_EXACT.get(device.type, MOST_EXACT["cpu"])
         exact = exact and settings["inducing_points"] is None
         beta = given_points(settings, "inducing_points", self.inputs)
@@ -251,7 +254,8 @@ class _Problem:
             conditioned = _conditioned(
                 model, rows, self.near, self.calibrate, deadline, generator, chosen
             )
-        return _ended(conditioned, self.calibrate, tuple(run.history), steps)
+        ended = _ended(conditioned, self.calibrate, tuple(run.history), steps)
+        return replace(ended, seconds=time.monotonic() - began)
 
 
 def _search_run(

@@ -37,7 +37,7 @@ LENGTHSCALE, VARIANCE = 1.0, 1.0
 STEPS, BATCH, LEARNING_RATE, NATURAL_STEP = 300, 1024, 0.05, 0.2
 # Rounds of expected squares and q(g), kernel and points being as they are after the first; each has
 # so many steps on all rows.
-ROUNDS, ROUND_STEPS, ROUND_NATURAL_STEP = 3, 20, 0.4
+ROUNDS, ROUND_STEPS, ROUND_NATURAL_STEP = 6, 10, 0.4
 # No row has more than this share of the precision of what is known of g there.
 LARGEST_SHARE = 0.999
 # Beyond these factors of the mean noise nothing is learned.
@@ -75,6 +75,7 @@ class LogNoiseFit:
     model: VariationalGP
     mean: Float[Tensor, "c n"]
     variance: Float[Tensor, "c n"]
+    interrupted: bool
 
 
 def learn_log_noise(
@@ -84,17 +85,17 @@ def learn_log_noise(
     start: VariationalGP | None = None,
 ) -> LogNoiseFit:
     """q(g) from errors of left-out rows, its kernel being learned unless there is a `start`."""
-    noise, model = errors.level, start
+    noise, model, reason = errors.level, start, "steps"
     if model is not None:
         noise = expected_noise(model, errors.x)
     rows = errors.rows(noise)
     if model is None:
         model = new_log_noise(rows, len(errors.error), generator)
-        _train(model, rows, generator, max_time)
+        reason = _train(model, rows, generator, max_time)
     for _ in range(ROUNDS):
         rows = errors.rows(expected_noise(model, errors.x))
         _settle(model, rows)
-    return LogNoiseFit(model, *left_out_latents(model, rows))
+    return LogNoiseFit(model, *left_out_latents(model, rows), reason == "interrupt")
 
 
 def new_log_noise(rows: Rows, num_targets: int, generator: torch.Generator) -> VariationalGP:
@@ -122,14 +123,15 @@ def bounded_exp(log: Tensor) -> Tensor:
 
 def _train(
     model: VariationalGP, rows: Rows, generator: torch.Generator, max_time: float | None
-) -> None:
+) -> str:
+    """Kernel, mean and q(g) by steps; why they ended."""
     config = TrainingConfig(
         max_steps=STEPS, max_time=max_time, batch_size=min(BATCH, len(rows)),
         learning_rate=LEARNING_RATE, adam_beta2=0.97, natural_step=NATURAL_STEP,
         natural_warmup=STEPS // 10, schedule_warmup=STEPS // 10, train_points=False,
         seed=int(torch.randint(2**31 - 1, (), generator=generator)),
     )  # fmt: skip
-    fit(model, rows, config)
+    return fit(model, rows, config).reason
 
 
 def _settle(model: VariationalGP, rows: Rows) -> None:
