@@ -72,7 +72,11 @@ def with_learned_noise(
         return first
     max_time, constant = None if seconds == math.inf else seconds, densities_of(first)
     try:
-        learned = learn_log_noise(errors_of(first, rows, generator), generator, max_time)
+        # All of an error counts as noise: where noise is taken for constant, the function has to
+        # explain what it cannot, and would go on to.
+        errors = errors_of(first, rows, generator)
+        errors = replace(errors, variance=torch.zeros_like(errors.variance))
+        learned = learn_log_noise(errors, generator, max_time)
     except NumericalError:
         return first
     best = _candidate(first, learned, calibrate)
