@@ -10,9 +10,10 @@ were left out: with their mean, variance s and noise v,
     E ε² = (v / (s + v) · error)² + s v / (s + v),
 
 what the row itself adds to its prediction being taken into account. What is learned of g at a row
-is likewise judged without that row.
+is likewise judged without that row, which is left out with others in a fold.
 """
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from orthogp.likelihoods.log_noise import LogNoise
 from orthogp.model import VariationalGP, build_basis
-from orthogp.posterior import kl_divergence, marginals
+from orthogp.posterior import kl_divergence
 from orthogp.posterior.points import choose_beta
 from orthogp.training.batches import Rows
 from orthogp.training.config import TrainingConfig
@@ -38,8 +39,8 @@ STEPS, BATCH, LEARNING_RATE, NATURAL_STEP = 300, 1024, 0.05, 0.2
 # Rounds of expected squares and q(g), kernel and points being as they are after the first; each has
 # so many steps on all rows.
 ROUNDS, ROUND_STEPS, ROUND_NATURAL_STEP = 6, 10, 0.4
-# No row has more than this share of the precision of what is known of g there.
-LARGEST_SHARE = 0.999
+# Folds in which rows are left out of q(g).
+FOLDS = 5
 # Beyond these factors of the mean noise nothing is learned.
 LARGEST_LOG = 15.0
 
@@ -70,7 +71,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class LogNoiseFit:
-    """The model of g, and mean and variance of g at every row, each without that row."""
+    """The model of g, and mean and variance of g at every row, each without the row's fold."""
 
     model: VariationalGP
     mean: Float[Tensor, "c n"]
@@ -95,7 +96,8 @@ def learn_log_noise(
     for _ in range(ROUNDS):
         rows = errors.rows(expected_noise(model, errors.x))
         _settle(model, rows)
-    return LogNoiseFit(model, *left_out_latents(model, rows), reason == "interrupt")
+    left_out = left_out_latents(model, rows, generator)
+    return LogNoiseFit(model, *left_out, reason == "interrupt")
 
 
 def new_log_noise(rows: Rows, num_targets: int, generator: torch.Generator) -> VariationalGP:
@@ -144,35 +146,22 @@ def _settle(model: VariationalGP, rows: Rows) -> None:
 
 
 def left_out_latents(
-    model: VariationalGP, rows: Rows
+    model: VariationalGP, rows: Rows, generator: torch.Generator
 ) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
-    """Mean and variance of the latents at rows that q was learned from, each without its row.
+    """Mean and variance of g at rows that q(g) was learned from, each by a q(g) without its fold.
 
-    Row n has a site of precision λ = −2 ∂/∂s E log p in the direction w_n, of which q(v) knows with
-    the variance s_∥ = w_nᵀ S̃ w_n. Without it that is s_∥ / (1 − λ s_∥), and the mean is less by as
-    much times ∂/∂m E log p. Exact for Gaussian noise; for others where the sites of the other rows
-    would hardly move.
+    Kernel and points are those of all rows.
     """
-    basis, device = model.basis, model.basis.beta.device
-    means, variances = [], []
-    factor = basis.factor(model.covariance, model.jitter, robust=True)
-    for part in rows.to(device, torch.float64).chunks(2**14):
-        with torch.no_grad():
-            projection = basis.project(model.covariance, factor, part.x)
-            q = basis.coefficients(projection)
-            mean, variance = marginals(projection, q)
-            mean = mean + model.prior_mean(part.x)
-            w = projection.w
-            known = ((q.S.to(w) @ w) * w).sum(-2)
-        m, s = mean.detach().requires_grad_(), variance.detach().requires_grad_()
-        value = model.likelihood.expected_log_prob(part.y, m, s)
-        value = value if part.weight is None else value * part.weight
-        slope, curvature = torch.autograd.grad(value.sum(), [m, s])
-        share = (-2.0 * curvature * known).clamp(max=LARGEST_SHARE)
-        without = known / (1.0 - share)
-        means.append(mean - without * slope)
-        variances.append(variance + without - known)
-    return torch.cat(means, dim=1), torch.cat(variances, dim=1)
+    mean = rows.x.new_empty(model.basis.num_latents, len(rows), dtype=torch.float64)
+    variance = torch.empty_like(mean)
+    order = torch.randperm(len(rows), generator=generator).to(rows.x.device)
+    for fold in order.tensor_split(min(FOLDS, len(rows))):
+        is_there = torch.ones(len(rows), dtype=torch.bool, device=rows.x.device)
+        is_there[fold] = False
+        part = deepcopy(model)
+        _settle(part, rows.map(lambda t, chosen=is_there: t[chosen]))
+        mean[:, fold], variance[:, fold] = latents_at(part, rows.x[fold])
+    return mean, variance
 
 
 @torch.no_grad()
