@@ -1,6 +1,7 @@
 """Models at their prior: the default kernel, and a basis by the paper's names."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel, ScaleKernel
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from orthogp.errors import ConfigurationError, OrthogpError
 from orthogp.kernel.covariance import Covariance
+from orthogp.kernel.grouped import GroupedMaternKernel, GroupedRBFKernel, group_means
 from orthogp.linalg import factorise_robustly
 from orthogp.posterior import (
     Basis,
@@ -29,14 +31,22 @@ def default_kernel(
     ard: bool = False,
     variance: float = 1.0,
     spread: Float[Tensor, " d"] | None = None,
+    groups: Sequence[int] | None = None,
 ) -> Kernel:
     """Matérn-5/2 with lengthscale 0.1 √D plus RBF with lengthscale √D, as in the paper.
 
-    `spread` shortens the former, input by input.
+    `spread` shortens the former, input by input. With `groups`, the number of a group for every
+    input, those of a group share a lengthscale, and D is the number of groups.
     """
-    dims = num_inputs if ard else None
-    rough = ScaleKernel(MaternKernel(2.5, ard_num_dims=dims))
-    smooth = ScaleKernel(RBFKernel(ard_num_dims=dims))
+    if groups is not None and ard:
+        members = torch.as_tensor(groups)
+        num_inputs = int(members.max()) + 1
+        spread = None if spread is None else group_means(spread, members)
+        parts: tuple[Kernel, Kernel] = GroupedMaternKernel(members), GroupedRBFKernel(members)
+    else:
+        dims = num_inputs if ard else None
+        parts = MaternKernel(2.5, ard_num_dims=dims), RBFKernel(ard_num_dims=dims)
+    rough, smooth = map(ScaleKernel, parts)
     rough.base_kernel.lengthscale = 0.1 * num_inputs**0.5 * (1.0 if spread is None else spread)
     smooth.base_kernel.lengthscale = num_inputs**0.5
     rough.outputscale = smooth.outputscale = variance

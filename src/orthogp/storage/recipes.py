@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from orthogp import likelihoods as ol
 from orthogp.errors import FileError
+from orthogp.kernel.grouped import GroupedMaternKernel, GroupedRBFKernel
 
 Tensors = Mapping[str, Tensor]
 
@@ -70,6 +71,15 @@ def _ard(parameter: str) -> Callable[[Tensors], dict[str, Any]]:
     return sizes
 
 
+def _groups(tensors: Tensors) -> dict[str, Any]:
+    groups, count = tensors["groups"], tensors["raw_lengthscale"].shape[-1]
+    if groups.dtype != torch.long or groups.ndim != 1 or groups.unique().tolist() != list(
+        range(count)
+    ):
+        raise FileError("the groups of a kernel's inputs are not those of its lengthscales")
+    return {"groups": groups}
+
+
 def _mixtures(tensors: Tensors) -> dict[str, Any]:
     num_mixtures, _, dims = tensors["raw_mixture_means"].shape
     return _active(tensors) | {"num_mixtures": num_mixtures, "ard_num_dims": dims}
@@ -109,6 +119,10 @@ RECIPES: dict[type[nn.Module], Recipe] = {
     gk.RBFKernel: Recipe(gk.RBFKernel, sizes=_ard("raw_lengthscale")),
     gk.MaternKernel: Recipe(
         gk.MaternKernel, {"nu": (0.5, 1.5, 2.5).__contains__}, _ard("raw_lengthscale")
+    ),
+    GroupedRBFKernel: Recipe(GroupedRBFKernel, sizes=_groups),
+    GroupedMaternKernel: Recipe(
+        GroupedMaternKernel, {"nu": (0.5, 1.5, 2.5).__contains__}, _groups
     ),
     gk.RQKernel: Recipe(gk.RQKernel, sizes=_ard("raw_lengthscale")),
     gk.PeriodicKernel: Recipe(gk.PeriodicKernel, sizes=_ard("raw_lengthscale")),

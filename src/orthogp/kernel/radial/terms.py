@@ -8,6 +8,7 @@ from gpytorch.kernels import AdditiveKernel, Kernel, MaternKernel, RBFKernel, Sc
 from torch import Tensor
 
 from orthogp.errors import DataError
+from orthogp.kernel.grouped import GroupedMaternKernel, GroupedRBFKernel
 
 MATERN_FAMILIES = {0.5: "matern12", 1.5: "matern32", 2.5: "matern52"}
 
@@ -127,9 +128,9 @@ def radial_terms(
     if kind is AdditiveKernel:
         parts = [radial_terms(part, scales) for part in kernel.kernels]  # pyright: ignore
         return None if any(p is None for p in parts) else sum(parts, start=())  # pyright: ignore
-    if kind is RBFKernel:
+    if kind in (RBFKernel, GroupedRBFKernel):
         return (RadialTerm("rbf", kernel, scales),)
-    if kind is MaternKernel:
+    if kind in (MaternKernel, GroupedMaternKernel):
         return (RadialTerm(MATERN_FAMILIES[kernel.nu], kernel, scales),)  # pyright: ignore
     return None
 
