@@ -13,12 +13,12 @@ from gpytorch.kernels import LinearKernel, PeriodicKernel, RBFKernel, ScaleKerne
 from gpytorch.means import LinearMean
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
-from orthogp.apps.tabular.encoding import Encoder, Tally
 from orthogp.apps.tabular.model import TableModel
-from orthogp.apps.tabular.plan import LevelColumn, NumberColumn, Plan
 from orthogp.likelihoods import Gaussian, as_likelihood
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.storage import load_model, save_model
+from orthogp.tables import Encoder, Plan, Tally
+from orthogp.tables.plan import LevelColumn, NumberColumn
 from orthogp.training import Rows, TrainingConfig, fit
 
 SMALL: dict[str, Any] = {
@@ -98,9 +98,8 @@ def _write_estimators(folder: Path) -> None:
 def _table_model() -> TableModel:
     colours = ["red", "<i>blue</i>", "other", None] * 15
     table = pa.table({"width": pa.array([*X[:59, 0], None]), "=colour": pa.array(colours)})
-    encoder = Encoder(PLAN)
-    gp = OrthogonalGPRegressor(**SMALL).fit(encoder.encode(table, Tally()), Y)
-    return TableModel(gp, encoder, "target", "key")
+    gp = OrthogonalGPRegressor(**SMALL).fit(Encoder(PLAN).encode(table, Tally()), Y)
+    return TableModel(gp.with_plan(PLAN), "target", "key")
 
 
 def _write_checkpoint(folder: Path) -> None:
@@ -146,7 +145,7 @@ def load_table(path: Path) -> Loaded:
     table = pa.table({"width": [0.1, None], "=colour": ["red", "new"]})
 
     def predictions() -> Predictions:
-        found = model.predictions(model.encoder.encode(table, Tally()), [0.1, 0.9])
+        found = model.predictions(model.encode(table, Tally()), [0.1, 0.9])
         return [column.to_numpy(zero_copy_only=False) for column in found.values()]
 
     missing = set(model.plan.kinds) - set(table.column_names)

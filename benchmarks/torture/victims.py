@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.csv
 import torch
 
-from orthogp.apps.tabular.encoding import Encoder
 from orthogp.apps.tabular.model import TableModel
-from orthogp.apps.tabular.plan import NumberColumn, Plan
 from orthogp.estimators import OrthogonalGPRegressor
 from orthogp.execution import files
 from orthogp.likelihoods import Gaussian
 from orthogp.model import VariationalGP, build_basis, default_kernel
 from orthogp.storage import save_model
+from orthogp.tables import Plan
+from orthogp.tables.plan import NumberColumn
 from orthogp.training import Rows, TrainingConfig, fit
 
 ROWS = 2000
@@ -85,7 +85,7 @@ def prepare_table(folder: Path) -> None:
     gp = OrthogonalGPRegressor(40, 60, n_neighbors=0, max_steps=20, random_state=0, device="cpu")
     gp.fit(x, np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=ROWS))
     plan = Plan(tuple(NumberColumn(name, 0.0, False) for name in "ab"), (), "refuse")
-    TableModel(gp, Encoder(plan), "y", None).save(folder / "model.orthogp")
+    TableModel(gp.with_plan(plan), "y", None).save(folder / "model.orthogp")
     new = rng.normal(size=(PREDICTED, 2))
     pyarrow.csv.write_csv(pa.table({"a": new[:, 0], "b": new[:, 1]}), folder / "new.csv")
 

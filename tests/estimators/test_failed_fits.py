@@ -43,6 +43,12 @@ def with_nan(values):
     return out
 
 
+def with_infinity(values):
+    out = np.array(values, dtype=np.float64)
+    out[7] = np.inf
+    return out
+
+
 def without_label(labels):
     out = labels.astype(object)
     out[7] = None
@@ -51,8 +57,8 @@ def without_label(labels):
 
 # The error, settings, and what changes in X, y and the weights.
 FAILURES: dict[str, tuple[type[Exception], dict[str, Any], dict[str, Any]]] = {
-    "NaN in X": (DataError, {}, {"X": with_nan(OTHER)}),
-    "another width and NaN": (DataError, {}, {"X": with_nan(RNG.normal(size=(300, 3)))}),
+    "infinity in X": (DataError, {}, {"X": with_infinity(OTHER)}),
+    "another width": (DataError, {}, {"X": with_infinity(RNG.normal(size=(300, 3)))}),
     "other names and a short y": (DataError, {}, {"X": OTHER.add_prefix("x"), "y": [1.0, 2.0]}),
     "a missing target": (DataError, {}, {}),
     "a negative weight": (DataError, {}, {"weight": -np.ones(300)}),
@@ -145,7 +151,7 @@ def test_a_first_fit_that_fails_leaves_nothing(kind):
     gp = kind(**SMALL)
     names = sorted(vars(gp))
     with pytest.raises(DataError):
-        gp.fit(with_nan(X), OTHER_TARGETS[kind])
+        gp.fit(with_infinity(X), OTHER_TARGETS[kind])
     gp.set_params(callbacks=(raises,))
     with pytest.raises(NumericalError):
         gp.fit(X, OTHER_TARGETS[kind])

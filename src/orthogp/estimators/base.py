@@ -15,13 +15,13 @@ from gpytorch.kernels import Kernel
 from gpytorch.likelihoods import Likelihood as GpytorchLikelihood
 from gpytorch.means import Mean
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 from torch import Tensor
 
 from orthogp import training
-from orthogp.errors import FileError, OrthogpError
+from orthogp.errors import ConfigurationError, FileError, OrthogpError
 from orthogp.estimators.calibration import Calibration, LatentScales
-from orthogp.estimators.checks import Columns, checked_table, require_fitted
+from orthogp.estimators.checks import Columns, checked_labels, require_fitted
 from orthogp.estimators.defaults import (
     LAST_STEPS,
     first_config,
@@ -29,8 +29,11 @@ from orthogp.estimators.defaults import (
     starts_by_evidence,
     training_config,
 )
+from orthogp.estimators.explaining import Explanation, relevance, shapley_values
 from orthogp.estimators.fitted import Fitted
+from orthogp.estimators.inputs import encoded, split_table
 from orthogp.estimators.intake import FitData, Intake, require_alike
+from orthogp.estimators.known_noise import is_known
 from orthogp.estimators.near_rows import (
     add_near_rows,
     fit_near,
@@ -48,6 +51,7 @@ from orthogp.estimators.scaling import Array, Scaling
 from orthogp.estimators.setting_checks import (
     check_settings,
     cpu_by_default,
+    is_count,
     seed_from,
     torch_device,
     usable_device,
@@ -72,6 +76,7 @@ from orthogp.posterior import NearRows, Orthogonal, SiteRows
 from orthogp.sources import as_source
 from orthogp.storage import Saved, load_model, save_model
 from orthogp.storage.onnx import export_onnx
+from orthogp.tables import ColumnTable, Encoded, Plan
 from orthogp.training import (
     ProgressBar,
     Rows,
@@ -103,7 +108,14 @@ class OrthogonalGP(Settings, BaseEstimator):
     n_iter_: int
     n_features_in_: int
     feature_names_in_: NDArray
+    columns_: ColumnTable
     _fitted: Fitted
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        return tags
 
     @abstractmethod
     def _learner(self, classes: NDArray | None) -> Learner:
@@ -153,9 +165,38 @@ class OrthogonalGP(Settings, BaseEstimator):
         before = getattr(self, "_fitted", None) if continues else None
         if adds and before is not None and isinstance(before.model.near, NearRows):
             self._set_fitted(self._learn_more(X, y, sample_weight, before))
+        elif self.coverage_guarantee and not (adds and before is not None):
+            if before is not None:
+                raise ConfigurationError(
+                    "coverage_guarantee needs a fit from scratch, for rows that the last fit has "
+                    "seen can promise nothing; use warm_start=False"
+                )
+            self._set_fitted(self._learn_with_guarantee(X, y, sample_weight, classes))
         else:
             self._set_fitted(self._learn(X, y, sample_weight, before, classes, adds))
         return self
+
+    def _learn_with_guarantee(
+        self, X: Any, y: Any, sample_weight: Any, classes: NDArray | None
+    ) -> Fitted:
+        """Fits to some of the rows; the others, which no part of the fit has seen, are scored."""
+        if is_known(self._settings()["noise_variance"]):
+            raise ConfigurationError(
+                "coverage_guarantee splits the rows, and noise_variance is one for every row; pass "
+                "one of the two"
+            )
+        seed = current_team().agree(seed_from(self.random_state))
+        rows, scored = split_table(X, y, sample_weight, self.missing_targets, seed)
+        if classes is None and is_classifier(self):
+            # Some may be among the scored rows alone.
+            classes = checked_labels(np.concatenate([rows.y, scored.y]))
+        found = self._learn(*rows, None, classes, adds=False)
+        inputs = encoded(type(self), scored.X, found.units.columns, found.units.plan)
+        return replace(found, scores=self._scores(found, inputs, scored.y))
+
+    @abstractmethod
+    def _scores(self, fitted: Fitted, X: Array, y: Any) -> Array:
+        """How far the target of each row is from its prediction, in units of its own width."""
 
     def _settings(self) -> dict[str, Any]:
         """All settings, refused where they are wrong whatever the data."""
@@ -167,14 +208,14 @@ class OrthogonalGP(Settings, BaseEstimator):
         """Rows join those that predictions are conditioned on; nothing is trained."""
         settings = self._settings()
         device = usable_device(self.device)
-        intake = Intake(type(self), settings, self._learner(None), before.units)
+        intake = Intake(type(self), settings, self._learner(None), before.units, adds=True)
         data = _fit_data(intake, X, y, sample_weight, torch.Generator().manual_seed(0))
         require_alike(data.train, current_team())
         near = near_settings(settings, data, before.model.likelihood)
         count = near.counts[0] if near else 0
         rows = with_noise_of(before.model, data)
         model = with_more_rows(before.model, rows, count).to(device)
-        return replace(before, model=model, predictor=model.predictor())
+        return replace(before, model=model, predictor=model.predictor(), scores=None)
 
     def _learn(
         self,
@@ -192,7 +233,8 @@ class OrthogonalGP(Settings, BaseEstimator):
         team = current_team()
         seed = team.agree(seed_from(self.random_state))
         generator = torch.Generator().manual_seed(seed)
-        intake = Intake(type(self), settings, self._learner(classes), before and before.units)
+        units = before and before.units
+        intake = Intake(type(self), settings, self._learner(classes), units, adds)
         data = _fit_data(intake, X, y, sample_weight, generator)
         require_alike(data.train, team)
         train, held_out = data.train, data.held_out
@@ -309,10 +351,10 @@ class OrthogonalGP(Settings, BaseEstimator):
         training.fit(model, rows, last, checkpoint_dir=folder)
 
     def _prediction_inputs(self, X: Any) -> tuple[Fitted, Array]:
-        """The fitted state, and X checked against its columns."""
+        """The fitted state, and the inputs of X, checked against its columns."""
         require_fitted(self)
         fitted = self._fitted
-        return fitted, checked_table(type(self), X, fitted.units.columns)[0]
+        return fitted, encoded(type(self), X, fitted.units.columns, fitted.units.plan)
 
     @staticmethod
     @abstractmethod
@@ -384,6 +426,70 @@ class OrthogonalGP(Settings, BaseEstimator):
             ) from error
         return estimator
 
+    @property
+    def relevance_(self) -> dict[str, float]:
+        """1/lengthscale of every column that is an input, the most relevant first.
+
+        In units of the column's standard deviation, averaged over the parts of the kernel. All
+        inputs of a category share a lengthscale; a column of several counts by the shortest. It
+        ranks how fast the function varies, not what causes what. Empty for a kernel without a
+        lengthscale for every input.
+        """
+        require_fitted(self)
+        sources = self.columns_.plan.sources
+        return dict(relevance(self.model_.covariance.kernel, sources))
+
+    def explain(
+        self,
+        X: Any,
+        background: Any = None,
+        n_samples: int = 32,
+        random_state: int | np.random.RandomState | None = 0,
+    ) -> Explanation:
+        """What each column contributes to each prediction: sampled Shapley values.
+
+        They add up, exactly, to the prediction less that of the background: the mean of the
+        regressor, the probabilities of the classifier. More samples vary less between seeds.
+
+        Args:
+            X: rows to explain.
+            background: rows that stand for the absence of a column; None draws from those that the
+                model holds.
+            n_samples: how many of the background are drawn; each costs 2 (d + 1) predictions a row.
+            random_state: the same number gives the same values.
+        """
+        fitted, inputs = self._prediction_inputs(X)
+        if not is_count(n_samples):
+            raise ConfigurationError(f"n_samples is {n_samples!r}; expected a whole number from 1")
+        if background is None:
+            held = fitted.model.basis.beta if fitted.model.near is None else fitted.model.near.x
+            units, points = fitted.units.inputs, held.detach().double().cpu().numpy()
+            rows = points * units.scale + units.shift
+        else:
+            rows = self._prediction_inputs(background)[1]
+        rng = np.random.default_rng(seed_from(random_state))
+        rows = rows[rng.choice(len(rows), min(n_samples, len(rows)), replace=False)]
+        sources = np.array(self.columns_.plan.sources, dtype=object)
+        names = tuple(self.columns_.plan.columns)
+        parts = [np.flatnonzero(sources == name) for name in names]
+        ask = getattr(self, "predict_proba", None) or cast(Any, self).predict
+        values, base = shapley_values(lambda matrix: ask(Encoded(matrix)), inputs, rows, parts, rng)
+        return Explanation(values, base, names)
+
+    def with_plan(self, plan: Plan) -> Self:
+        """The same estimator for tables, whose columns become its inputs by this plan: for models
+        that were saved before estimators knew columns."""
+        require_fitted(self)
+        if len(plan.sources) != len(self._fitted.units.inputs.scale):
+            raise FileError(
+                f"its columns make {len(plan.sources)} inputs and its estimator has "
+                f"{len(self._fitted.units.inputs.scale)}"
+            )
+        columns = Columns(len(plan.columns), np.array(list(plan.columns), dtype=object))
+        units = replace(self._fitted.units, columns=columns, plan=plan)
+        self._set_fitted(replace(self._fitted, units=units))
+        return self
+
     def _export(self, path: str | Path, y: Scaling, **variances: Any) -> None:
         x, model = self._fitted.units.inputs, self._fitted.model
         units = [torch.from_numpy(part) for part in (x.shift, x.scale, y.shift, y.scale)]
@@ -392,6 +498,13 @@ class OrthogonalGP(Settings, BaseEstimator):
             warnings.warn(
                 "an ONNX graph cannot search for the rows near x: it holds the posterior of the "
                 "inducing and residual points alone, whose predictions are less accurate",
+                stacklevel=3,
+            )
+        plan = self._fitted.units.plan
+        if plan is not None and not plan.plain:
+            warnings.warn(
+                f"an ONNX graph knows no columns of a table: its x are the {len(plan.sources)} "
+                "inputs that orthogp.tables.Encoder(gp.columns_.plan) makes of them",
                 stacklevel=3,
             )
         predictor = deepcopy(model).cpu().condensed()
@@ -414,20 +527,19 @@ class OrthogonalGP(Settings, BaseEstimator):
         model, meta, tensors = saved.model, saved.meta, saved.tensors
         learned = self._unpack_targets(model, meta, tensors)
         fitted = unpack_fitted(model, learned, meta, tensors, _device_or_cpu(self.device))
-        columns = fitted.units.columns
+        width = model.basis.beta.shape[1]
         for name in ARRAYS:
             if name in tensors:
-                setattr(self, name, finite_tensor(tensors, name, (None, columns.count)).numpy())
+                setattr(self, name, finite_tensor(tensors, name, (None, width)).numpy())
         if meta["own_kernel"]:
             self.kernel = deepcopy(model.covariance.kernel)
         if "noise_variance" in tensors:
             self.noise_variance = unpack_noise(tensors, model.basis.num_latents)
         if meta["own_likelihood"]:
             self.likelihood = deepcopy(model.likelihood)
-        # The points to check have no column names.
-        self._set_fitted(
-            replace(fitted, units=replace(fitted.units, columns=Columns(columns.count)))
-        )
+        # The points to check are inputs: they have no column names and no plan.
+        bare = replace(fitted.units, columns=Columns(width), plan=None)
+        self._set_fitted(replace(fitted, units=bare))
         self._require_predictions()
         self._set_fitted(fitted)
 

@@ -33,6 +33,11 @@ class Columns:
     count: int
     names: NDArray | None = None
 
+    @property
+    def labels(self) -> list[str]:
+        """Their names, or x0, x1, … where they have none."""
+        return [f"x{i}" for i in range(self.count)] if self.names is None else list(self.names)
+
 
 class DataTypeError(DataError, TypeError):
     """Data of a type that cannot be used: a TypeError too, as scikit-learn has it."""
@@ -49,15 +54,10 @@ def require_fitted(estimator: Any) -> None:
         raise UnfittedError(f"this {type(estimator).__name__} is not fitted; call fit") from error
 
 
-def checked_table(estimator: type, X: Any, columns: Columns | None) -> tuple[Array, Columns]:
-    """X as finite numbers `(n, d)`, and its columns, which must be those given, if any."""
-    # scikit-learn stores and compares columns on an estimator, whose class its errors name. A blank
-    # one serves: rows that are refused must not change the user's.
-    validator: Any = object.__new__(estimator)
-    if columns is not None:
-        validator.n_features_in_ = columns.count
-        if columns.names is not None:
-            validator.feature_names_in_ = columns.names
+def checked_array(estimator: type, X: Any, columns: Columns | None) -> tuple[Array, Columns]:
+    """X as numbers `(n, d)` with NaN for what is missing, and its columns, which must be those
+    given, if any."""
+    validator = _validator(estimator, columns)
     with _as_data_errors("X"):
         _require_suitable(X, "X")
         ndim = X.ndim if hasattr(X, "ndim") else np.asarray(X).ndim
@@ -71,8 +71,27 @@ def checked_table(estimator: type, X: Any, columns: Columns | None) -> tuple[Arr
                 validator, X, dtype=np.float64, reset=columns is None, ensure_all_finite=False
             )
     names = getattr(validator, "feature_names_in_", None)
-    _require_finite(found, "X", names)
+    _require_finite(found, "X", names, missing=True)
     return found, Columns(validator.n_features_in_, names)
+
+
+def checked_names(estimator: type, X: Any, columns: Columns | None) -> Columns:
+    """The columns of a table, which must be those given, if any."""
+    validator = _validator(estimator, columns)
+    with _as_data_errors("X"), _VALIDATION_LOCK:
+        validate_data(validator, X, reset=columns is None, skip_check_array=True)
+    return Columns(validator.n_features_in_, getattr(validator, "feature_names_in_", None))
+
+
+def _validator(estimator: type, columns: Columns | None) -> Any:
+    """scikit-learn stores and compares columns on an estimator, whose class its errors name. A
+    blank one serves: rows that are refused must not change the user's."""
+    validator: Any = object.__new__(estimator)
+    if columns is not None:
+        validator.n_features_in_ = columns.count
+        if columns.names is not None:
+            validator.feature_names_in_ = columns.names
+    return validator
 
 
 def checked_numbers(values: Any, name: str) -> Array:
@@ -84,8 +103,30 @@ def checked_numbers(values: Any, name: str) -> Array:
     return found
 
 
+def missing_targets(y: Any) -> NDArray[np.bool_]:
+    """Which rows have no target: None, NaN or the missing value of pandas."""
+    values = np.asarray(y)
+    if values.dtype.kind == "O":
+        values = values.reshape(len(values), -1)
+        return np.array([any(map(_is_missing, row)) for row in values])
+    if values.dtype.kind != "f":
+        return np.zeros(len(values), dtype=bool)
+    return np.asarray(np.isnan(values.reshape(len(values), -1)).any(axis=1))
+
+
+def targets_where(y: Any, chosen: NDArray) -> NDArray:
+    """These rows of y; what was of objects for its missing values alone is so no longer."""
+    found = np.asarray(y)[chosen]
+    return np.array(found.tolist()) if found.dtype.kind == "O" else found
+
+
 def checked_targets(y: Any, num_rows: int) -> Array:
     """Numbers to learn from, `(n,)` or `(n, t)`."""
+    values = None if y is None or issparse(y) else np.asarray(y)
+    if values is not None and values.dtype.kind == "O" and values.ndim:
+        # pandas' own missing value is no number.
+        missing = np.reshape([_is_missing(value) for value in values.flat], values.shape)
+        y = np.where(missing, np.nan, values)
     found = checked_numbers(y, "y")
     if found.ndim not in (1, 2) or 0 in found.shape[1:]:
         raise DataError(f"y has shape {found.shape}; expected (n,), or (n, t) for t targets")
@@ -163,20 +204,25 @@ def _require_suitable(values: Any, name: str) -> None:
         raise DataError(f"Complex data not supported: {name} is complex, expected real numbers")
 
 
-def _require_finite(values: Array, name: str, columns: NDArray | None = None) -> None:
+def _require_finite(
+    values: Array, name: str, columns: NDArray | None = None, missing: bool = False
+) -> None:
+    """Refuses infinite values, and NaN unless `missing` values are allowed."""
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(values.sum()):
             return
-    bad = ~np.isfinite(values)
+    bad = np.isinf(values) if missing else ~np.isfinite(values)
     if not bad.any():
         return
     row, *column = np.unravel_index(bad.argmax(), bad.shape) if bad.ndim else (0,)
     place = f"row {row}"
     if column:
         place += f", column {column[0]}" if columns is None else f", column {columns[column[0]]!r}"
+    what = "infinite" if missing else "NaN or infinite"
+    hint = " (missing_targets='drop' leaves missing ones out)" if name == "y" else ""
     raise DataError(
-        f"{name} has {bad.sum()} values that are NaN or infinite, the first in {place}; drop those "
-        "rows or impute them"
+        f"{name} has {bad.sum()} values that are {what}, the first in {place}; drop those "
+        f"rows or impute them{hint}"
     )
 
 

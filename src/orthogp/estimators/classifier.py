@@ -16,10 +16,12 @@ from orthogp.errors import ConfigurationError
 from orthogp.estimators.base import OrthogonalGP
 from orthogp.estimators.calibration import LatentScales, fit_latent_scales
 from orthogp.estimators.checks import checked_labels, require_fitted
+from orthogp.estimators.conformal import require_scores, threshold
 from orthogp.estimators.defaults import CLASSIFICATION_VARIANCE
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.intake import FitData
-from orthogp.estimators.scaling import Scaling
+from orthogp.estimators.scaling import Array, Scaling
+from orthogp.estimators.setting_checks import is_number
 from orthogp.estimators.settings import no_type_check
 from orthogp.estimators.state import unpack_classes
 from orthogp.estimators.targets import LabelLearner, LabelTargets, Targets
@@ -61,6 +63,33 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
             return scales.probabilities(likelihood, mean, variance).mT
 
         return fitted.map_latents(X, probabilities).T
+
+    def predict_set(self, X: ArrayLike, coverage: float = 0.9) -> NDArray[np.bool_]:
+        """Which classes may be the right one, `(n, k)`, in the order of `classes_`.
+
+        After a fit with `coverage_guarantee`: of new rows that are exchangeable with those of the
+        fit, the set holds the right class for a share of `coverage` or more, whatever their
+        distribution. A set is never empty.
+        """
+        if not (is_number(coverage) and 0 < coverage < 1):
+            raise ConfigurationError(f"coverage is {coverage!r}; expected a number in (0, 1)")
+        require_fitted(self)
+        limit = threshold(require_scores(self._fitted.scores), coverage)
+        probabilities = self.predict_proba(X)
+        found = 1.0 - probabilities <= limit
+        found[np.arange(len(found)), probabilities.argmax(axis=1)] = True
+        return found
+
+    def _scores(self, fitted: Fitted, X: Array, y: Any) -> Array:
+        """One less the probability of the right class."""
+        likelihood, scales = _likelihood(fitted), _scales(fitted)
+
+        def probabilities(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
+            return scales.probabilities(likelihood, mean, variance).mT
+
+        found = fitted.map_latents(X, probabilities).T
+        labels = fitted.units.targets.encode(checked_labels(y, len(X))).numpy()
+        return 1.0 - found[np.arange(len(found)), labels]
 
     def predict_latent(self, X: ArrayLike) -> tuple[NDArray, NDArray]:
         """Mean and standard deviation of the latents: `(n,)` for two classes, else `(n, k)`."""

@@ -18,6 +18,7 @@ from orthogp.estimators.setting_checks import cpu_by_default
 from orthogp.estimators.targets import LabelTargets
 from orthogp.model import VariationalGP
 from orthogp.posterior import AnyPredictor
+from orthogp.tables import ColumnTable, plain_plan
 from orthogp.training import predict_in_chunks
 from orthogp.training.log_noise import mean_noise
 
@@ -33,7 +34,8 @@ class Fitted:
     """What an estimator has learned; a fit assigns it as its last act.
 
     `predictor` is the model's posterior, condensed; `elbo` is in the units of y; `history` has one
-    dict a report; `steps` are those since the last fresh start.
+    dict a report; `steps` are those since the last fresh start; `scores` are those of rows that
+    the fit has not seen, by which a coverage can be promised.
     """
 
     units: Units
@@ -43,6 +45,7 @@ class Fitted:
     elbo: float
     history: tuple[dict[str, Any], ...]
     steps: int
+    scores: NDArray[np.float64] | None = None
 
     @staticmethod
     @cpu_by_default()
@@ -65,6 +68,7 @@ class Fitted:
             "history_": [dict(row) for row in self.history],
             "n_iter_": self.steps,
             "n_features_in_": columns.count,
+            "columns_": ColumnTable(self.units.plan or plain_plan(columns.labels)),
         }
         if columns.names is not None:
             found["feature_names_in_"] = columns.names
@@ -72,6 +76,7 @@ class Fitted:
             found["classes_"] = targets.classes
         else:
             found["noise_learned_"] = self.model.log_noise is not None
+            found["target_transform_"] = str(targets.transform or "none")
         return found
 
     @cached_property

@@ -2,31 +2,43 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from orthogp.errors import DataError
-from orthogp.estimators.checks import Columns, checked_table, checked_weight
+from orthogp.errors import ConfigurationError, DataError
+from orthogp.estimators.checks import Columns, checked_weight, missing_targets, targets_where
 from orthogp.estimators.defaults import count_held_out
-from orthogp.estimators.known_noise import row_noise
+from orthogp.estimators.inputs import RawRows, checked_rows, encode_rows, learn_plan, rows_where
+from orthogp.estimators.known_noise import is_known, row_noise
 from orthogp.estimators.scaling import Array, Moments, Scaling
 from orthogp.estimators.setting_checks import torch_dtype
-from orthogp.estimators.targets import Learner, Targets
+from orthogp.estimators.target_transform import choose_transform
+from orthogp.estimators.targets import Learner, NumberLearner, Targets
 from orthogp.execution.team import Team, current_team
+from orthogp.tables import Described, Plan
 from orthogp.training import Rows, Stream
 
 
 @dataclass(frozen=True)
 class Units:
-    """The columns and targets that a model was fitted to, and how they are standardised."""
+    """The columns and targets that a model was fitted to, and how they are standardised.
+
+    `plan` says how columns become inputs; None for models of before there were plans.
+    """
 
     columns: Columns
     inputs: Scaling
     targets: Targets
+    plan: Plan | None = None
+
+    @property
+    def groups(self) -> tuple[int, ...] | None:
+        """The number of each input's lengthscale; None where every input has its own."""
+        return None if self.plan is None else self.plan.groups
 
     def rows(
         self,
@@ -70,42 +82,72 @@ class FitData:
 class Intake:
     """Prepares the rows of one fit of an estimator of this class with these settings.
 
-    `units` are those of the fit that this one continues; None for one that learns its own.
+    `units` are those of the fit that this one continues; None for one that learns its own. `adds`
+    says that the rows are others than those which the units were learned from.
     """
 
     estimator: type
     settings: Mapping[str, Any]
     learner: Learner
     units: Units | None
+    adds: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
         return torch_dtype(self.settings["dtype"])
 
-    def check_inputs(self, X: Any, columns: Columns | None) -> tuple[Array, Columns]:
-        """X as numbers; its columns must be the ones given, if any."""
-        return checked_table(self.estimator, X, columns)
+    def check_inputs(self, X: Any, columns: Columns | None) -> tuple[RawRows, Columns]:
+        """X as it is to be encoded; its columns must be the ones given, if any."""
+        return checked_rows(self.estimator, X, columns, self.units and self.units.plan)
 
-    def learn(self, columns: Columns, moments: Moments, survey: Any) -> Units:
-        """The units of a fresh fit to rows of these moments."""
+    def learn(self, columns: Columns, plan: Plan, moments: Moments, targets: Targets) -> Units:
+        """The units of a fresh fit to rows whose inputs have these moments."""
         scaled = self.settings["standardize"]
-        inputs = moments.scaling() if scaled else Scaling.none(columns.count)
-        return Units(columns, current_team().agree(inputs), self.learner.learn(survey))
+        inputs = moments.scaling(plan.groups) if scaled else Scaling.none(len(plan.sources))
+        return Units(columns, current_team().agree(inputs), targets, plan)
+
+    def _with_transform(self, X: RawRows, y: NDArray) -> Learner:
+        """The learner with the transform of the target that suits these rows."""
+        if not isinstance(self.learner, NumberLearner) or self.learner.transform != "auto":
+            return self.learner
+        known = is_known(self.settings["noise_variance"])
+        suits = self.learner.new_likelihood(1).location and not known
+        chosen = choose_transform(self.estimator, self.settings, X, y) if suits else None
+        return replace(self.learner, transform=chosen)
 
     def fit_data(self, X: Any, y: Any, sample_weight: Any, generator: torch.Generator) -> FitData:
         """Rows in memory, and those of them that are held out."""
+        described = X.learning if isinstance(X, Described) else None
         X, columns = self.check_inputs(X, self.units and self.units.columns)
-        y = self.learner.check(y, len(X))
         weight = checked_weight(sample_weight, len(X))
-        noise = row_noise(self.settings["noise_variance"], y)
+        noise = None if y is None else row_noise(self.settings["noise_variance"], np.asarray(y))
+        if self.settings["missing_targets"] == "drop" and y is not None and len(y) == len(X):
+            present = ~missing_targets(y)
+            if not present.any():
+                raise DataError("y is missing in every row; there is nothing to learn from")
+            X, y = rows_where(X, present), targets_where(y, present)
+            weight = None if weight is None else weight[present]
+            noise = None if noise is None else noise[present]
+        y = self.learner.check(y, len(X))
         if weight is not None:
             weighted = weight > 0
-            X, y, weight = X[weighted], y[weighted], weight[weighted]
+            X, y, weight = rows_where(X, weighted), y[weighted], weight[weighted]
             noise = None if noise is None else noise[weighted]
         units = self.units
         if units is None:
-            moments = Moments.of(X, weight, "X")
-            units = self.learn(columns, moments, self.learner.survey(y, weight, None))
+            learner = self._with_transform(X, y)
+            if noise is not None and getattr(learner, "transform", None) is not None:
+                raise ConfigurationError(
+                    "noise_variance is in units of y², and target_transform changes them; pass one "
+                    "of the two"
+                )
+            targets = learner.learn(learner.survey(y, weight, None))
+            statistics = targets.statistics(y)
+            plan = learn_plan(self.settings, X, columns, statistics, described)
+            X = encode_rows(plan, X, statistics)
+            units = self.learn(columns, plan, Moments.of(X, weight, "X"), targets)
+        else:
+            X = encode_rows(units.plan, X, None if self.adds else units.targets.statistics(y))
         typical = scale = None
         if noise is not None:
             typical = np.array(np.average(noise, 0, weight))

@@ -169,7 +169,8 @@ def fit_near(
     likelihood, mean, variance = prior
     assert isinstance(likelihood, Gaussian)
     rows = _in_canonical_order(data.bound_rows)
-    kernel = own_kernel(settings, rows.x, len(rows), variance).to(device)
+    groups = data.units.groups
+    kernel = own_kernel(settings, rows.x, len(rows), variance, groups).to(device)
     likelihood = likelihood.to(device)
     if settings["likelihood"] is None and data.typical_noise is None:
         _allow_little_noise(likelihood)

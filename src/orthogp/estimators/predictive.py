@@ -56,6 +56,10 @@ def noise_scale_at(
         return fitted.noise_scale(X)
     if not isinstance(likelihood, Gaussian):
         raise ConfigurationError("noise_variance of new observations needs Gaussian noise")
+    if targets.transform is not None:
+        raise ConfigurationError(
+            "noise_variance is in units of y², and target_transform changes them; fit without it"
+        )
     known = checked_numbers(noise_variance, "noise_variance")
     shapes = {(), (len(X),), (len(X), targets.count)}
     if known.shape not in shapes:
@@ -131,6 +135,8 @@ def joint_latents(fitted: Fitted, X: Array) -> tuple[Tensor, Tensor]:
 
 def covariance_of(fitted: Fitted, X: Array, std: NDArray) -> NDArray:
     likelihood, _, targets = parts_of(fitted)
+    if targets.transform is not None:
+        raise ConfigurationError("return_cov knows no target_transform; ask for return_std")
     if not likelihood.location:
         raise ConfigurationError(
             "return_cov needs a likelihood with additive noise; ask for return_std"

@@ -17,7 +17,9 @@ from orthogp.errors import ConfigurationError
 from orthogp.estimators.base import OrthogonalGP
 from orthogp.estimators.calibration import Calibration, calibrate
 from orthogp.estimators.checks import require_fitted
+from orthogp.estimators.conformal import require_scores, threshold
 from orthogp.estimators.defaults import REGRESSION_VARIANCE
+from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.intake import FitData
 from orthogp.estimators.known_noise import fix_noise, fixed_noise
 from orthogp.estimators.predictive import (
@@ -34,10 +36,12 @@ from orthogp.estimators.predictive import (
     square_root,
     standard_normal,
 )
+from orthogp.estimators.scaling import Array
 from orthogp.estimators.setting_checks import cpu_by_default, is_count, is_number, seed_from
 from orthogp.estimators.settings import no_type_check
 from orthogp.estimators.start import set_noise
 from orthogp.estimators.state import unpack_numbers
+from orthogp.estimators.target_transform import check_transform
 from orthogp.estimators.targets import NumberLearner, NumberTargets, Targets
 from orthogp.likelihoods import Gaussian, Likelihood, RegressionLikelihood, as_likelihood
 
@@ -83,19 +87,19 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         if return_std and return_cov:
             raise ConfigurationError("ask for return_std or return_cov, not for both")
         fitted, X = self._prediction_inputs(X)
-        in_units = parts_of(fitted).targets.in_units
+        targets = parts_of(fitted).targets
         scale = noise_scale_at(fitted, X, noise_variance)
         mean, std = fitted.map_latents(X, moments_of(fitted, scale))
         if return_cov:
-            return in_units(mean), covariance_of(fitted, X, std)
-        if return_std:
-            return in_units(mean), in_units(std, shifted=False)
-        return in_units(mean)
+            return targets.in_units(mean), covariance_of(fitted, X, std)
+        found = targets.moments_in_units(mean, std)
+        return found if return_std else found[0]
 
     def predict_latent(self, X: ArrayLike) -> tuple[NDArray, NDArray]:
         """Mean and standard deviation of the function itself, without noise.
 
-        For a likelihood with a link (counts, fractions) that is the latent behind the link.
+        For a likelihood with a link (counts, fractions) that is the latent behind the link; with a
+        `target_transform` it is the function of the transformed target.
         """
 
         fitted, X = self._prediction_inputs(X)
@@ -106,18 +110,52 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
             return torch.stack([mean, (scale * variance).sqrt()])
 
         mean, std = fitted.map_latents(X, moments)
-        return parts.targets.in_units(mean), parts.targets.in_units(std, shifted=False)
+        targets = parts.targets
+        return targets.before_inverse(mean), targets.before_inverse(std, shifted=False)
 
     def predict_interval(
-        self, X: ArrayLike, coverage: float = 0.9, noise_variance: ArrayLike | None = None
+        self,
+        X: ArrayLike,
+        coverage: float = 0.9,
+        noise_variance: ArrayLike | None = None,
+        method: str | None = None,
     ) -> tuple[NDArray, NDArray]:
-        """The central interval that holds a new observation with probability `coverage`."""
+        """The central interval that holds a new observation with probability `coverage`.
+
+        method: "model", by the quantiles of the model; "conformal", by rows that the fit has not
+            seen, as wide as the model's own width times what these rows need: of new rows that are
+            exchangeable with those of the fit, a share of `coverage` or more lies inside, whatever
+            their distribution. None is "conformal" after a fit with `coverage_guarantee`, else
+            "model".
+        """
+        if method not in (None, "model", "conformal"):
+            raise ConfigurationError(f"method is {method!r}; expected 'model', 'conformal' or None")
         if not (is_number(coverage) and 0 < coverage < 1):
             raise ConfigurationError(f"coverage is {coverage!r}; expected a number in (0, 1)")
+        require_fitted(self)
+        if method == "conformal" or (method is None and self._fitted.scores is not None):
+            return self._conformal_interval(X, coverage, noise_variance)
         tail = (1 - coverage) / 2
         levels = [tail, 1 - tail]
         low, high = np.moveaxis(self.predict_quantiles(X, levels, noise_variance), -1, 0)
         return low, high
+
+    def _conformal_interval(
+        self, X: ArrayLike, coverage: float, noise_variance: ArrayLike | None
+    ) -> tuple[NDArray, NDArray]:
+        fitted, X = self._prediction_inputs(X)
+        factor = threshold(require_scores(fitted.scores), coverage)
+        scale = noise_scale_at(fitted, X, noise_variance)
+        mean, std = fitted.map_latents(X, moments_of(fitted, scale))
+        in_units = parts_of(fitted).targets.in_units
+        return in_units(mean - factor * std), in_units(mean + factor * std)
+
+    def _scores(self, fitted: Fitted, X: Array, y: Any) -> Array:
+        """|y − mean| / std, in the units of the model; of several targets the largest."""
+        encoded = encoded_targets(fitted, y, len(X)).reshape(len(X), -1).numpy()
+        scale = noise_scale_at(fitted, X)
+        mean, std = fitted.map_latents(X, moments_of(fitted, scale))
+        return (np.abs(encoded - mean.T) / std.T).max(axis=1)
 
     def predict_summary(self, X: ArrayLike, q: ArrayLike) -> tuple[NDArray, NDArray, NDArray]:
         """Mean, standard deviation and quantiles of a new observation, in one pass over X."""
@@ -130,9 +168,9 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
             return torch.cat([part(rows, mean, variance) for part in (moments, quantiles)])
 
         mean, std, *found = fitted.map_latents(X, summary)
-        in_units = parts_of(fitted).targets.in_units
-        at_levels = np.stack([in_units(level) for level in found], axis=-1)
-        return in_units(mean), in_units(std, shifted=False), at_levels
+        targets = parts_of(fitted).targets
+        at_levels = np.stack([targets.in_units(level) for level in found], axis=-1)
+        return *targets.moments_in_units(mean, std), at_levels
 
     def predict_quantiles(
         self, X: ArrayLike, q: ArrayLike, noise_variance: ArrayLike | None = None
@@ -152,7 +190,7 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         encoded = encoded_targets(fitted, y, len(X))
         scale = noise_scale_at(fitted, X, noise_variance)
         found = fitted.map_latents(X, density_of(fitted, encoded, scale))
-        return found + parts_of(fitted).targets.log_jacobian
+        return found + parts_of(fitted).targets.log_jacobians(np.asarray(y))
 
     @cpu_by_default()
     @torch.no_grad()
@@ -213,6 +251,10 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
                 "noise='constant' to export"
             )
         likelihood, calibration, targets = parts_of(self._fitted)
+        if targets.transform is not None:
+            raise ConfigurationError(
+                "ONNX export knows no target_transform; fit without one, or transform y yourself"
+            )
         scales, noise = calibration.scales, None
         if likelihood.location:
             zero = torch.zeros(len(scales), 1, dtype=torch.float64)
@@ -228,7 +270,8 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         return settings
 
     def _learner(self, classes: NDArray | None) -> NumberLearner:
-        return NumberLearner(bool(self.standardize), self._new_likelihood)
+        check_transform(self.target_transform)
+        return NumberLearner(bool(self.standardize), self._new_likelihood, self.target_transform)
 
     def _new_likelihood(self, num_targets: int) -> RegressionLikelihood:
         known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)

@@ -1,5 +1,6 @@
 """Between the units of the user and those of the model, in which columns are standardised."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,9 +71,21 @@ class Moments:
         largest = np.maximum(self.largest, other.largest)
         return Moments(total, self.mean + other_share * difference, std, largest)
 
-    def scaling(self) -> Scaling:
-        """To mean zero and variance one."""
-        rounding = ROUNDING * self.largest
+    def scaling(self, groups: Sequence[int] | None = None) -> Scaling:
+        """To mean zero and variance one; the columns of a group have a sum of variances of one."""
+        std, largest = self.std, self.largest
+        if groups is not None:
+            members = np.asarray(groups)
+            with np.errstate(over="ignore"):
+                std = np.sqrt(np.bincount(members, weights=std**2))[members]
+            largest = _group_maxima(largest, members)
+        rounding = ROUNDING * largest
         # A constant column keeps its unit, unless the rounding of its values is larger.
         unit = np.maximum(1.0, rounding)
-        return Scaling(self.mean, np.where(self.std <= rounding, unit, self.std))
+        return Scaling(self.mean, np.where(std <= rounding, unit, std))
+
+
+def _group_maxima(values: Array, members: NDArray[np.int64]) -> Array:
+    found = np.zeros(int(members.max()) + 1)
+    np.maximum.at(found, members, values)
+    return found[members]

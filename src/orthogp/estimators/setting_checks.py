@@ -16,7 +16,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 NOISES = ("constant", "learned")
 FLAGS = (
     "ard", "standardize", "train_hyperparameters", "train_points", "shard_residual",
-    "early_stopping", "warm_start",
+    "early_stopping", "warm_start", "coverage_guarantee",
 )  # fmt: skip
 
 
@@ -34,6 +34,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     _require(settings, "validation_fraction", valid, "a number in [0, 1)")
     valid = isinstance(settings["noise"], str) and settings["noise"] in NOISES
     _require(settings, "noise", valid, " or ".join(map(repr, NOISES)))
+    valid = settings["missing_targets"] in ("error", "drop")
+    _require(settings, "missing_targets", valid, "'error' or 'drop'")
     place, callbacks = settings["checkpoint_dir"], settings["callbacks"]
     valid = place is None or isinstance(place, str | os.PathLike)
     _require(settings, "checkpoint_dir", valid, "the name of a folder")

@@ -59,9 +59,19 @@ class Settings:
             targets. It needs Gaussian noise and near rows, as does noise="learned".
         noise: "constant", or "learned" for noise that changes with x: a second latent function is
             its logarithm, kept where it predicts left-out rows better beyond chance.
-        inducing_points, residual_points: where β and γ start, in the units of X.
+        inducing_points, residual_points: where β and γ start, in the units of X; where columns
+            are encoded, a number for every input.
         hold_fixed: what of q(f_β) stands still while the kernel moves: "unwhitened", "whitened" or
             "dual".
+        categorical_features: which columns are categories, as in scikit-learn: "from_dtype" (text
+            and categories of a table), a list of names or numbers of columns, a mask, or None for
+            text alone. `columns_` says what each column was taken for, and why.
+        target_transform: None, "log" or "yeo-johnson" for a skewed target of the regressor, or
+            "auto": whichever gives left-out rows the highest density in the units of y. All answers
+            are in the units of y; `target_transform_` says what was chosen.
+        coverage_guarantee: whether `fit` keeps a fifth of the rows (at most 2000) to itself, so
+            that intervals and sets of classes are promised to hold their share of new rows.
+        missing_targets: "error" refuses rows whose target is missing, "drop" leaves them out.
         jitter: added to K_β, relative to its mean diagonal.
         standardize: whether columns, and targets with additive noise, are standardised.
 
@@ -114,6 +124,12 @@ class Settings:
         shard_residual: bool = False,
         noise_variance: float | ArrayLike | None = None,
         noise: str = "constant",
+        categorical_features: str | Sequence[str] | Sequence[int] | Sequence[bool] | None = (
+            "from_dtype"
+        ),
+        missing_targets: str = "error",
+        target_transform: str | None = None,
+        coverage_guarantee: bool = False,
         standardize: bool = True,
         early_stopping: bool = False,
         validation_fraction: float | None = 0.1,
@@ -153,6 +169,10 @@ class Settings:
         self.shard_residual = shard_residual
         self.noise_variance = noise_variance
         self.noise = noise
+        self.categorical_features = categorical_features
+        self.missing_targets = missing_targets
+        self.target_transform = target_transform
+        self.coverage_guarantee = coverage_guarantee
         self.standardize = standardize
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction

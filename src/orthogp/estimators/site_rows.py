@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,7 +46,8 @@ def residual_process(
     assert isinstance(train, Rows)
     assert held_out is not None
     deadline = math.inf if max_time is None else time.monotonic() + TIME_SHARE * max_time
-    start = starting_kernel(settings, train.x, variance).to(model.basis.beta.device)
+    start = starting_kernel(settings, train.x, variance, data.units.groups)
+    start = start.to(model.basis.beta.device)
     found = learn_residual_process(
         model, train, held_out, start, generator, deadline, settings["train_hyperparameters"]
     )
@@ -54,17 +55,21 @@ def residual_process(
 
 
 def starting_kernel(
-    settings: Mapping[str, Any], x: Float[Tensor, "n d"], variance: float
+    settings: Mapping[str, Any],
+    x: Float[Tensor, "n d"],
+    variance: float,
+    groups: Sequence[int] | None = None,
 ) -> Kernel:
     """A copy of the kernel given, or the default one with lengthscales between its own two.
 
     Near rows say little of what is longer, and nothing of what is shorter than their distances.
     """
-    kernel = own_kernel(settings, x, len(x), variance)
+    kernel = own_kernel(settings, x, len(x), variance, groups)
+    count = x.shape[1] if groups is None else max(groups) + 1
     if settings["kernel"] is None:
         for part in kernel.modules():
             if isinstance(part, MaternKernel | RBFKernel):
-                part.lengthscale = LENGTHSCALE * x.shape[1] ** 0.5
+                part.lengthscale = LENGTHSCALE * count**0.5
     return kernel
 
 

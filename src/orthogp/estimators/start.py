@@ -7,7 +7,7 @@ these values; those that start at the standard deviation may never do.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
@@ -77,7 +77,7 @@ def new_model(
     if gamma is None or settings["basis"] == "coupled":
         gamma = choose_gamma(rows.x, num_residual, beta, generator)
     dtype = torch_dtype(settings["dtype"])
-    kernel = own_kernel(settings, rows.x, num_rows, variance)
+    kernel = own_kernel(settings, rows.x, num_rows, variance, data.units.groups)
     likelihood = likelihood.to(dtype)
     started = starts_by_evidence(settings, num_rows, likelihood)
     if started:
@@ -114,25 +114,36 @@ def given_points(settings: Mapping[str, Any], name: str, inputs: Scaling) -> Ten
 
 
 def own_kernel(
-    settings: Mapping[str, Any], x: Float[Tensor, "n d"], num_rows: int, variance: float
+    settings: Mapping[str, Any],
+    x: Float[Tensor, "n d"],
+    num_rows: int,
+    variance: float,
+    groups: Sequence[int] | None = None,
 ) -> Kernel:
-    """A copy of the kernel given, or the default one where it starts, in the dtype of the fit."""
+    """A copy of the kernel given, or the default one where it starts, in the dtype of the fit.
+
+    `groups` are those of inputs that share a lengthscale in the default kernel.
+    """
     kernel = settings["kernel"]
     if kernel is None:
-        kernel = starting_kernel(settings, x, num_rows, variance)
+        kernel = starting_kernel(settings, x, num_rows, variance, groups)
     else:
         kernel = deepcopy(kernel)
     return kernel.to(torch_dtype(settings["dtype"]))
 
 
 def starting_kernel(
-    settings: Mapping[str, Any], x: Float[Tensor, "n d"], num_rows: int, variance: float
+    settings: Mapping[str, Any],
+    x: Float[Tensor, "n d"],
+    num_rows: int,
+    variance: float,
+    groups: Sequence[int] | None = None,
 ) -> Kernel:
     """The default kernel for `num_rows` rows, these among them."""
     # In a short run they would not get far from where they start.
     trained = settings["train_hyperparameters"] and num_rows > MOST_ROWS_STARTED
     spread = typical_spread(x) if settings["ard"] and trained else None
-    return default_kernel(x.shape[1], settings["ard"], variance, spread)
+    return default_kernel(x.shape[1], settings["ard"], variance, spread, groups)
 
 
 def typical_spread(x: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:

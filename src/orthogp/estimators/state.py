@@ -17,9 +17,11 @@ from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.intake import Units
 from orthogp.estimators.known_noise import is_known
 from orthogp.estimators.scaling import Scaling
+from orthogp.estimators.target_transform import TargetTransform
 from orthogp.estimators.targets import LabelTargets, NumberTargets, Targets
 from orthogp.likelihoods import ClassificationLikelihood, RegressionLikelihood
 from orthogp.model import VariationalGP
+from orthogp.tables import Plan
 from orthogp.training import Report
 
 # Objects are saved with the model, arrays as tensors.
@@ -37,6 +39,9 @@ def pack_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
         for name, value in settings.items()
         if name not in (*OBJECTS, *arrays, *NOT_SAVED)
     }
+    chosen = packed["categorical_features"]
+    if not isinstance(chosen, str | None):
+        packed["categorical_features"] = np.asarray(chosen).reshape(-1).tolist()
     packed["dtype"] = str(packed["dtype"]).removeprefix("torch.")
     if not isinstance(packed["random_state"], int | None):
         packed["random_state"] = None
@@ -54,8 +59,11 @@ def pack_fitted(fitted: Fitted) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "elbo": fitted.elbo,
         "history": list(fitted.history),
         "n_iter": fitted.steps,
+        "columns": None if fitted.units.plan is None else fitted.units.plan.as_json(),
     }
     tensors = pack_scaling("x", fitted.units.inputs)
+    if fitted.scores is not None:
+        tensors["conformal_scores"] = torch.from_numpy(fitted.scores)
     targets, calibration = fitted.units.targets, fitted.calibration
     if isinstance(targets, LabelTargets):
         assert isinstance(calibration, LatentScales)
@@ -64,6 +72,8 @@ def pack_fitted(fitted: Fitted) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return meta, tensors
     assert isinstance(calibration, Calibration)
     meta["single"] = targets.single
+    transform = targets.transform
+    meta["target_transform"] = None if transform is None else transform.as_json()
     return meta, tensors | pack_scaling("y", targets.scaling) | {
         "variance_scales": calibration.scales,
         "density_tails": calibration.tails,
@@ -83,18 +93,34 @@ def unpack_fitted(
 
     `learned` are the targets and the calibration.
     """
-    count, names, (targets, calibration) = model.basis.beta.shape[1], None, learned
+    width, names, (targets, calibration) = model.basis.beta.shape[1], None, learned
+    # Formats before 1.8 had none: their inputs are the columns.
+    plan = None if meta.get("columns") is None else Plan.from_json(meta["columns"])
+    if plan is not None and len(plan.sources) != width:
+        raise FileError(f"its columns make {len(plan.sources)} inputs and its model has {width}")
+    count = width if plan is None else len(plan.columns)
     if meta["feature_names_in"] is not None:
         names = unpack_names(meta["feature_names_in"], count)
     return Fitted.on_device(
         device,
         model,
-        units=Units(Columns(count, names), unpack_scaling("x", tensors, count), targets),
+        units=Units(Columns(count, names), unpack_scaling("x", tensors, width), targets, plan),
         calibration=calibration,
         elbo=float(meta["elbo"]),
         history=tuple(asdict(Report(**row)) for row in meta["history"]),
         steps=int(meta["n_iter"]),
+        scores=unpack_scores(tensors),
     )
+
+
+def unpack_scores(tensors: Mapping[str, Tensor]) -> NDArray[np.float64] | None:
+    """Those of rows that were held out to promise a coverage; formats before 1.8 had none."""
+    if "conformal_scores" not in tensors:
+        return None
+    found = finite_tensor(tensors, "conformal_scores", (None,)).numpy()
+    if not len(found):
+        raise FileError("its conformal_scores are none")
+    return found
 
 
 def unpack_numbers(
@@ -106,7 +132,13 @@ def unpack_numbers(
     count, single = model.basis.num_latents, bool(meta["single"])
     if single and count != 1:
         raise FileError(f"it has {count} targets and says that it has one")
-    targets = NumberTargets(unpack_scaling("y", tensors, count), single)
+    # Formats before 1.8 had none.
+    transform = meta.get("target_transform")
+    if transform is not None:
+        transform = TargetTransform.from_json(transform)
+    targets = NumberTargets(unpack_scaling("y", tensors, count), single, transform)
+    if transform is not None and not single:
+        raise FileError("it transforms one target and has several")
     scales = finite_tensor(tensors, "variance_scales", (count, 2))
     scores = finite_tensor(tensors, "map_scores", (None,))
     values = finite_tensor(tensors, "map_values", (count, len(scores)))

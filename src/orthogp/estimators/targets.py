@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from sklearn.preprocessing import LabelEncoder
 from torch import Tensor
 
-from orthogp.errors import DataError
+from orthogp.errors import ConfigurationError, DataError
 from orthogp.estimators.checks import checked_labels, checked_targets, require_classes
 from orthogp.estimators.scaling import Array, Moments, Scaling
+from orthogp.estimators.target_transform import TargetTransform, learn_transform, moments
 from orthogp.execution.team import current_team
 from orthogp.likelihoods import RegressionLikelihood
 
@@ -22,10 +23,14 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class NumberTargets:
-    """Numbers in the units of the model; `single` says that y has one dimension."""
+    """Numbers in the units of the model; `single` says that y has one dimension.
+
+    With a `transform` the scaling is that of the transformed target.
+    """
 
     scaling: Scaling
     single: bool
+    transform: TargetTransform | None = None
 
     @property
     def count(self) -> int:
@@ -33,21 +38,47 @@ class NumberTargets:
 
     @property
     def log_jacobian(self) -> float:
-        """log |∂(the model's y) / ∂(the user's y)| of one row."""
-        return -float(np.log(self.scaling.scale).sum())
+        """log |∂(the model's y) / ∂(the user's y)| of one row, the mean over those of training."""
+        slope = 0.0 if self.transform is None else self.transform.mean_log_slope
+        return slope - float(np.log(self.scaling.scale).sum())
+
+    def log_jacobians(self, y: NDArray) -> NDArray | float:
+        """The same of these rows."""
+        if self.transform is None:
+            return self.log_jacobian
+        slopes = self.transform.log_slope(y.astype(np.float64))
+        return slopes - float(np.log(self.scaling.scale).sum())
 
     def encode(self, y: NDArray) -> Tensor:
         """Targets as the likelihood takes them."""
         columns = y.reshape(len(y), -1).astype(np.float64)
         if columns.shape[1] != self.count or (y.ndim == 1) != self.single:
             raise DataError(f"y has shape {y.shape}; the first fit had {self.count} target(s)")
+        if self.transform is not None:
+            columns = self.transform.forward(columns)
+            # Such a y has no density, and any number will do for it.
+            columns = np.where(np.isfinite(columns), columns, self.scaling.shift)
         found = self.scaling.standardise(columns)
         return found[:, 0] if self.single else found
 
+    def statistics(self, y: NDArray) -> Array:
+        """What the levels of a column are described by: the standardised targets, `(n, t)`."""
+        return self.encode(y).reshape(len(y), -1).numpy()
+
     def in_units(self, values: NDArray, shifted: bool = True) -> NDArray:
         """Values `[c, n]` of the model as `(n,)` or `(n, t)` in the units of y."""
+        found = self.before_inverse(values, shifted)
+        return found if self.transform is None or not shifted else self.transform.inverse(found)
+
+    def before_inverse(self, values: NDArray, shifted: bool = True) -> NDArray:
+        """The same in the units of the transformed target."""
         found = values.T * self.scaling.scale + (self.scaling.shift if shifted else 0.0)
         return found[:, 0] if self.single else found
+
+    def moments_in_units(self, mean: NDArray, std: NDArray) -> tuple[NDArray, NDArray]:
+        """Means and standard deviations of the model in the units of y."""
+        found = self.before_inverse(mean), self.before_inverse(std, shifted=False)
+        return found if self.transform is None else moments(self.transform, *found)
 
 
 @dataclass(frozen=True)
@@ -75,6 +106,12 @@ class LabelTargets:
                 "of them as classes to the first partial_fit, or fit anew"
             ) from error
 
+    def statistics(self, y: NDArray) -> Array:
+        """What the levels of a column are described by: the classes, one-hot, `(n, k)`; of two
+        the second alone."""
+        found = np.eye(len(self.classes))[self.encode(y).numpy()]
+        return found[:, 1:] if len(self.classes) == 2 else found
+
 
 @dataclass(frozen=True)
 class NumberLearner:
@@ -82,6 +119,7 @@ class NumberLearner:
 
     standardize: bool
     new_likelihood: Callable[[int], RegressionLikelihood]
+    transform: str | None = None
 
     def check(self, y: Any, num_rows: int) -> NDArray:
         return checked_targets(y, num_rows)
@@ -92,15 +130,24 @@ class NumberLearner:
         likelihood = self.new_likelihood(columns.shape[1])
         if not likelihood.location:
             likelihood.check_targets(torch.from_numpy(columns[:, 0] if y.ndim == 1 else columns))
+        transform = None
+        if self.transform is not None:
+            if before is not None or y.ndim != 1 or not likelihood.location:
+                raise ConfigurationError(
+                    "target_transform needs one target, a likelihood with additive noise and a "
+                    "table that fits in memory; transform y yourself, or leave it None"
+                )
+            transform = learn_transform(self.transform, columns[:, 0], weight)
+            columns = transform.forward(columns)
         found = Moments.of(columns, weight, "y")
-        return y.ndim, found if before is None else before[1].merged(found)
+        return y.ndim, found if before is None else before[1].merged(found), transform
 
     def learn(self, survey: Any) -> NumberTargets:
-        ndim, moments = survey
+        ndim, moments, transform = survey
         count = len(moments.mean)
         scaled = self.standardize and self.new_likelihood(count).location
         found = moments.scaling() if scaled else Scaling.none(count)
-        return NumberTargets(current_team().agree(found), ndim == 1)
+        return NumberTargets(current_team().agree(found), ndim == 1, transform)
 
 
 @dataclass(frozen=True)

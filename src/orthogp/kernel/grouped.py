@@ -25,7 +25,7 @@ class _Grouped(Kernel):
         count = int(members.max()) + 1 if members.ndim == 1 and len(members) else 0
         if not count or not torch.equal(members.unique(), torch.arange(count)):
             raise ConfigurationError(
-                f"groups are {str(groups):.80}; expected the number of a group for every input, "
+                f"groups are {groups!s:.80}; expected the number of a group for every input, "
                 "with no group from 0 to the last left out"
             )
         super().__init__(ard_num_dims=count, **settings)
@@ -36,7 +36,8 @@ class _Grouped(Kernel):
     @property
     def lengthscale(self) -> Tensor:
         """The lengthscale of every input, `[1, d]`."""
-        grouped = self.raw_lengthscale_constraint.transform(self.raw_lengthscale)
+        constraint: Any = self.raw_lengthscale_constraint
+        grouped = constraint.transform(self.raw_lengthscale)
         return grouped[..., self.groups]
 
     @lengthscale.setter

@@ -29,7 +29,7 @@ class ParquetTable(Source):
         columns: Sequence[str] | None = None,
         weight: str | None = None,
     ):
-        from pyarrow import ArrowException
+        from pyarrow import ArrowException, types
 
         self.path = Path(path)
         if self.path.is_dir() and not parquet_files(self.path):
@@ -50,8 +50,12 @@ class ParquetTable(Source):
         used = [*targets, *([] if weight is None else [weight])]
         self.columns = [n for n in table.schema.names if n not in used]
         self.columns = self.columns if columns is None else list(columns)
-        self._require(used, numbers=False)
-        self._require(self.columns, numbers=True)
+        self._require([*used, *self.columns])
+        if not self.columns:
+            raise DataError(f"{self.path} has no column beside those to predict")
+        kinds = [table.schema.field(name).type for name in self.columns]
+        tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
+        self.numbers = all(any(test(kind) for test in tests) for kind in kinds)
 
     def read(self, number: int) -> RowBlock:
         import pyarrow as pa
@@ -63,7 +67,9 @@ class ParquetTable(Source):
             table = read_group(group, self.schema, wanted)
         except (pa.ArrowException, OSError) as error:
             raise FileError(f"{self.place(number)} cannot be read: {error}") from error
-        X = pa.table({name: table[name].cast(pa.float64(), safe=False) for name in self.columns})
+        X = table.select(self.columns)
+        if self.numbers:
+            X = pa.table({name: X[name].cast(pa.float64(), safe=False) for name in self.columns})
         y = [table[name].to_numpy() for name in targets]
         return RowBlock(
             X,
@@ -81,27 +87,11 @@ class ParquetTable(Source):
         for group in self.groups:
             yield group_outline(group)
 
-    def _require(self, names: list[str], numbers: bool) -> None:
-        from pyarrow import types
-
+    def _require(self, names: list[str]) -> None:
         absent = [name for name in names if name not in self.schema.names]
         if absent:
             have = ", ".join(self.schema.names)
             raise DataError(f"{self.path} has no column {', '.join(absent)}; it has {have}")
-        if not numbers:
-            return
-        if not names:
-            raise DataError(f"{self.path} has no column beside those to predict")
-        tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal)
-        other = [
-            f"{name} ({self.schema.field(name).type})" for name in names
-            if not any(test(self.schema.field(name).type) for test in tests)
-        ]  # fmt: skip
-        if other:
-            raise DataError(
-                f"{self.path} has columns that are not numbers: {', '.join(other)}; encode them, "
-                "or name the columns to use"
-            )
 
 
 def parquet_files(folder: Path) -> list[Path]:

@@ -35,7 +35,7 @@ from orthogp.storage.recipes import Tensors, is_finite_number
 
 KIND = "model"
 # A minor version adds what an older reader may ignore; anything else is a major version.
-FORMAT = (1, 7)
+FORMAT = (1, 8)
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,10 @@ def _ard(parameter: str) -> Callable[[Tensors], dict[str, Any]]:
 
 def _groups(tensors: Tensors) -> dict[str, Any]:
     groups, count = tensors["groups"], tensors["raw_lengthscale"].shape[-1]
-    if groups.dtype != torch.long or groups.ndim != 1 or groups.unique().tolist() != list(
-        range(count)
+    if (
+        groups.dtype != torch.long
+        or groups.ndim != 1
+        or groups.unique().tolist() != list(range(count))
     ):
         raise FileError("the groups of a kernel's inputs are not those of its lengthscales")
     return {"groups": groups}
@@ -121,9 +123,7 @@ RECIPES: dict[type[nn.Module], Recipe] = {
         gk.MaternKernel, {"nu": (0.5, 1.5, 2.5).__contains__}, _ard("raw_lengthscale")
     ),
     GroupedRBFKernel: Recipe(GroupedRBFKernel, sizes=_groups),
-    GroupedMaternKernel: Recipe(
-        GroupedMaternKernel, {"nu": (0.5, 1.5, 2.5).__contains__}, _groups
-    ),
+    GroupedMaternKernel: Recipe(GroupedMaternKernel, {"nu": (0.5, 1.5, 2.5).__contains__}, _groups),
     gk.RQKernel: Recipe(gk.RQKernel, sizes=_ard("raw_lengthscale")),
     gk.PeriodicKernel: Recipe(gk.PeriodicKernel, sizes=_ard("raw_lengthscale")),
     gk.PiecewisePolynomialKernel: Recipe(

@@ -24,10 +24,9 @@ PLAIN = (str, bool, int, float, Decimal, date, time, timedelta, np.generic)
 
 
 def is_table(X: Any) -> bool:
-    """Whether it is a table with columns of their own types: pandas, polars, pyarrow and the like."""
-    return (hasattr(X, "__arrow_c_stream__") or hasattr(X, "iloc")) and len(
-        getattr(X, "shape", ())
-    ) == 2
+    """Whether its columns have types of their own: a table of pandas, polars, pyarrow, others."""
+    has_columns = hasattr(X, "__arrow_c_stream__") or hasattr(X, "iloc")
+    return has_columns and len(getattr(X, "shape", ())) == 2
 
 
 def as_table(X: Any) -> pa.Table:
@@ -42,7 +41,7 @@ def as_table(X: Any) -> pa.Table:
         try:
             found = X if isinstance(X, pa.Table) else pa.table(X)
         except (pa.ArrowException, TypeError, ValueError) as error:
-            raise DataError(f"X cannot be read as a table: {str(error):.200}") from error
+            raise DataError(f"X cannot be read as a table: {error!s:.200}") from error
     names = found.column_names
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -57,14 +56,14 @@ def array_table(X: NDArray, names: Sequence[str]) -> pa.Table:
 
 
 def _from_pandas(series: Any, name: str) -> pa.Array:
-    if getattr(series.dtype, "kind", "") == "O":
+    if series.dtype == np.dtype(object):
         return _from_objects(series.to_numpy(), name)
     if type(series.dtype).__name__ == "SparseDtype":
         return pa.array(series.to_numpy(), from_pandas=True)
     try:
         found = pa.array(series, from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(f"the column {name!r} cannot be used: {str(error):.200}") from error
+        raise DataError(f"the column {name!r} cannot be used: {error!s:.200}") from error
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
@@ -111,10 +110,20 @@ def kind_of(kind: pa.DataType) -> Kind:
     return "time" if types.is_temporal(kind) else "other"
 
 
+def decoded(column: Column) -> Column:
+    """The values of a column of categories; any other column as it is."""
+    if not types.is_dictionary(column.type):
+        return column
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    kind = column.type.value_type
+    # Arrow decodes no string views.
+    kind = pa.string() if types.is_string_view(kind) else kind
+    return pa.chunked_array([c.dictionary.cast(kind).take(c.indices) for c in chunks], kind)
+
+
 def as_numbers(column: Column) -> Matrix:
     """Missing values are NaN; whole numbers beyond 2⁵³ are rounded; durations are seconds."""
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    column = decoded(column)
     if types.is_duration(column.type):
         column = column.cast(pa.duration("us"), safe=False).cast(pa.int64())
         return as_numbers(column) / 1e6
@@ -132,9 +141,7 @@ def finite_numbers(column: Column, name: str) -> Matrix:
 
 def as_texts(column: Column) -> pa.Array:
     """Strings, with the empty one missing; truth values are `true` and `false`."""
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    strings = column.cast(pa.string())
+    strings = decoded(column).cast(pa.string())
     if isinstance(strings, pa.ChunkedArray):
         strings = strings.combine_chunks()
     if isinstance(strings, pa.ChunkedArray):

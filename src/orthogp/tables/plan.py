@@ -15,17 +15,22 @@ from orthogp.errors import FileError
 POLICIES = ("impute", "refuse")
 # Inputs of a part of a date: two of a cycle, its sine and cosine.
 DATE_PARTS = {"trend": 1, "time of day": 2, "day of week": 2, "day of year": 2}
+# Bits of a digest.
+MOST_MARKS = 256
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """A missing value becomes the median; with `indicator` another input is 1 where it was."""
+    """A missing value becomes the median; with `indicator` another input is 1 where it was.
+
+    `kind` is number, or bool for truth values, which are 0 and 1."""
 
     name: str
     median: float
     indicator: bool
     reason: str = ""
+    kind: str = "number"
 
 
 @dataclass(frozen=True)
@@ -51,10 +56,12 @@ class LevelColumn:
 
 @dataclass(frozen=True)
 class StatisticsColumn:
-    """The mean targets of a level, shrunk towards that of all rows, and the log of its count.
+    """The mean targets of a level, shrunk towards that of all rows, the log of its count, and its
+    marks: so many signs from a digest of its name, by which the model tells levels from each other.
 
-    `values` and `counts` are those of `levels`, then of missing values where `missing`; `prior` is
-    what every other level has; `smoothing` is how many rows the prior counts for.
+    The marks are nearly as far from each other as one-hot inputs, and far fewer. `values` and
+    `counts` are those of `levels`, then of missing values where `missing`; `prior` is what every
+    other level has; `smoothing` is how many rows the prior counts for.
     """
 
     name: str
@@ -65,12 +72,13 @@ class StatisticsColumn:
     values: tuple[tuple[float, ...], ...]
     prior: tuple[float, ...]
     smoothing: tuple[float, ...]
+    marks: int
     reason: str = ""
 
     @property
     def codes(self) -> int:
         """How many inputs it has."""
-        return len(self.prior) + 1
+        return len(self.prior) + 1 + self.marks
 
 
 @dataclass(frozen=True)
@@ -132,11 +140,9 @@ class Plan:
     @property
     def kinds(self) -> dict[str, str]:
         """The kind that each column must have which is an input."""
-        return (
-            dict.fromkeys((c.name for c in self.numbers), "number")
-            | {c.name: c.kind for c in (*self.levels, *self.statistics)}
-            | {c.name: "time" if c.form is None else "text" for c in self.dates}
-        )
+        return {c.name: c.kind for c in (*self.numbers, *self.levels, *self.statistics)} | {
+            c.name: "time" if c.form is None else "text" for c in self.dates
+        }
 
     @property
     def plain(self) -> bool:
@@ -158,7 +164,7 @@ class Plan:
         sizes = [1] * (len(self.numbers) + sum(c.indicator for c in self.numbers))
         sizes += [column.codes for column in self.levels]
         for column in self.statistics:
-            sizes += [len(column.prior), 1]
+            sizes += [len(column.prior), 1, *([column.marks] if column.marks else [])]
         for column in self.dates:
             sizes += [*(DATE_PARTS[part] for part in column.parts), *[1] * column.indicator]
         if all(size == 1 for size in sizes):
@@ -176,7 +182,7 @@ class Plan:
                 _columns(value["numbers"], _number_column),
                 _columns(value["levels"], _level_column),
                 _one_of(value["missing"], POLICIES),
-                # Files of format 1.6 and before have none of these.
+                # Files of format 1.7 and before have none of these.
                 _columns(value.get("statistics", ()), _statistics_column),
                 _columns(value.get("dates", ()), _date_column),
                 _columns(value.get("dropped", ()), _dropped_column),
@@ -202,7 +208,11 @@ def _columns(value: Any, read: Callable[[Mapping[str, Any]], T]) -> tuple[T, ...
 
 def _number_column(value: Mapping[str, Any]) -> NumberColumn:
     return NumberColumn(
-        _text(value["name"]), _finite(value["median"]), _truth(value["indicator"]), _reason(value)
+        _text(value["name"]),
+        _finite(value["median"]),
+        _truth(value["indicator"]),
+        _reason(value),
+        _one_of(value.get("kind", "number"), ("number", "bool")),
     )
 
 
@@ -231,11 +241,14 @@ def _statistics_column(value: Mapping[str, Any]) -> StatisticsColumn:
         tuple(tuple(map(_finite, _list(row))) for row in _list(value["values"])),
         tuple(map(_finite, _list(value["prior"]))),
         tuple(map(_finite, _list(value["smoothing"]))),
+        _count(value["marks"]),
         _reason(value),
     )
     _require_distinct(column.levels)
     rows, width = len(column.levels) + column.missing, len(column.prior)
     widths = {len(row) for row in column.values} | {len(column.smoothing)}
+    if column.marks > MOST_MARKS:
+        raise ValueError("there are more marks than a digest has bits")
     if (len(column.counts), len(column.values)) != (rows, rows) or widths != {width} or not width:
         raise ValueError("the statistics are not those of the levels")
     return column

@@ -4,16 +4,19 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
+from datetime import datetime
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pytest
 import torch
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, OrthogpError, storage
-from orthogp.apps.tabular.encoding import Tally
 from orthogp.apps.tabular.model import TableModel
 from orthogp.errors import FileError
+from orthogp.tables import Encoded, Encoder, Tally
 from tabular_cases import SMALL, fit, predict, run, sample, write
 
 
@@ -32,12 +35,14 @@ def test_the_model_is_that_of_the_training_rows_alone(table, fitted):
     model = TableModel.load(fitted[0])
     order = np.random.default_rng(0).permutation(240)
     rows = np.sort(order[24:])
-    X = model.encoder.encode(sample().take(pa.array(rows)), Tally())
+    table = sample().drop_columns(["key", "y", "label"]).take(pa.array(rows))
     own = OrthogonalGPRegressor(
         8, 8, max_steps=20, device="cpu", validation_fraction=0, random_state=0
     )
-    own.fit(X, sample().column("y").to_numpy()[rows])
-    assert np.array_equal(own.predict(X), model.estimator.predict(X))
+    own.fit(table, sample().column("y").to_numpy()[rows])
+    assert own.columns_ == model.estimator.columns_
+    assert np.array_equal(own.predict(table), model.estimator.predict(table))
+    assert np.array_equal(own.predict(table), own.predict(model.encode(table, Tally())))
     assert "216 rows" in fitted[1]
     assert "24 rows drawn at random and held out before anything was fitted" in " ".join(
         fitted[1].split()
@@ -55,7 +60,7 @@ def test_what_is_left_out_is_said(fitted):
 
 def test_the_estimators_own_load_reads_the_file(fitted):
     model = TableModel.load(fitted[0])
-    X = model.encoder.encode(sample(), Tally())
+    X = model.encode(sample(), Tally())
     assert np.array_equal(
         OrthogonalGPRegressor.load(fitted[0]).predict(X), model.estimator.predict(X)
     )
@@ -68,7 +73,7 @@ def test_csv_and_parquet_give_one_model(table, fitted, tmp_path):
     fit(csv, tmp_path / "model", "--validation-fraction", "0")
     one, other = TableModel.load(fitted[0]), TableModel.load(tmp_path / "model")
     assert one.plan == other.plan
-    X = one.encoder.encode(sample(seed=1), Tally())
+    X = one.encode(sample(seed=1), Tally())
     assert np.array_equal(one.estimator.predict(X), other.estimator.predict(X))
 
 
@@ -151,12 +156,26 @@ def test_a_device_that_is_not_there_is_refused(table, tmp_path):
         fit(table, tmp_path / "model", "--device", "cuda")
 
 
-def test_dates_are_refused_with_what_to_do(tmp_path):
-    (tmp_path / "t.csv").write_text("day,a,y\n2020-01-01,1,2.5\n2020-01-02,2,3.5\n")
-    with pytest.raises(OrthogpError, match="dates"):
-        run("fit", tmp_path / "t.csv", "--target", "y", "--out", tmp_path / "model")
-    run("fit", tmp_path / "t.csv", "--target", "y", "--out", tmp_path / "model", "--drop", "day",
-        "--test-size", "0", *SMALL)  # fmt: skip
+@pytest.mark.parametrize(
+    ("form", "doubt"), [("%Y-%m-%d", False), ("%d.%m.%Y %H:%M", False), ("%m/%d/%Y", True)]
+)
+def test_dates_are_taken_apart_whatever_their_form(tmp_path, form, doubt):
+    hour, month = 5 * ("%H" in form), 12 if doubt else 28
+    days = [datetime(2020, 1 if doubt else 1 + i // month, 1 + i % month, hour) for i in range(60)]
+    rows = [f"{day.strftime(form)},{i % 7},{i + 0.5}" for i, day in enumerate(days)]
+    (tmp_path / "t.csv").write_text("\n".join(["day,a,y", *rows, ""]))
+    said = run("fit", tmp_path / "t.csv", "--target", "y", "--out", tmp_path / "model", *SMALL)
+    assert "dates taken apart: 'day'" in said
+    assert ("would fit as well" in " ".join(said.split())) == doubt
+    run("predict", tmp_path / "model", tmp_path / "t.csv", "--out", tmp_path / "out.csv")
+    model = TableModel.load(tmp_path / "model")
+    (column,) = model.plan.dates
+    expected = pa.table({"day": pa.array(days, pa.timestamp("s")), "a": [i % 7 for i in range(60)]})
+    if column.form is None or not doubt:
+        found = pyarrow.csv.read_csv(tmp_path / "out.csv").column("mean").to_numpy()
+        plan = replace(model.plan, dates=(replace(column, form=None),))
+        X = Encoded(Encoder(plan).encode(expected, Tally()))
+        np.testing.assert_allclose(model.estimator.predict(X), found, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -235,12 +254,12 @@ def damage(path, change):
 
 
 def plan_in(meta):
-    return meta["extra"]["table"]["plan"]
+    return meta["columns"]
 
 
 DAMAGES = {
     "no table": lambda meta: meta.pop("extra"),
-    "no plan": lambda meta: meta["extra"]["table"].pop("plan"),
+    "no plan": lambda meta: meta.pop("columns"),
     "another plan": lambda meta: plan_in(meta)["numbers"].pop(),
     "a median of text": lambda meta: plan_in(meta)["numbers"][0].update(median="os.system"),
     "an unknown task": lambda meta: meta["extra"]["table"].update(task="__import__"),

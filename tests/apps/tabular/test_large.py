@@ -6,11 +6,12 @@ import pyarrow.parquet
 import pytest
 
 from orthogp.apps.tabular import large, preparing
-from orthogp.apps.tabular.large import EncodedTable
+from orthogp.apps.tabular.large import StreamedTable
 from orthogp.apps.tabular.model import TableModel
 from orthogp.apps.tabular.preparing import FitRequest, prepare
 from orthogp.apps.tabular.reading import open_table
 from orthogp.estimators import streamed
+from orthogp.tables import Described
 from tabular_cases import fit, predict, sample
 
 ROWS = 400
@@ -45,7 +46,7 @@ def request(folder, target="y", **changes):
     asked = {
         "table": folder, "target": target, "out": folder / "model", "task": None,
         "id_column": "key", "drop": (), "test_size": 0.1, "missing": "impute", "seed": 0,
-        "settings": {},
+        "settings": {"categorical_features": "from_dtype"},
     }  # fmt: skip
     return FitRequest(**asked | changes)
 
@@ -53,26 +54,26 @@ def request(folder, target="y", **changes):
 def everything(source):
     blocks = [source.read(k) for k in range(len(source.sizes))]
     assert [len(block.y) for block in blocks] == list(source.sizes)
-    return np.concatenate([b.X for b in blocks]), np.concatenate([b.y for b in blocks])
+    X = pa.concat_tables([block.X.table for block in blocks])
+    return X, np.concatenate([block.y for block in blocks])
 
 
 def test_every_row_with_a_target_is_in_one_part(table, folder):
     found = prepare(request(folder, drop=("label",)), lambda _: None)
-    assert isinstance(found.X, EncodedTable)
+    assert isinstance(found.X, StreamedTable)
     _, y = everything(found.X)
     both = np.sort(np.concatenate([y, found.y_test]))
     np.testing.assert_array_equal(both, np.sort(table.column("y").drop_null().to_numpy()))
     assert found.rows == {"table": 400, "without_target": 52, "training": 313, "test": 35}
 
 
-def test_rows_are_encoded_as_those_of_a_table_read_whole(folder, monkeypatch):
-    # The sample is all rows, so that both plans are made from the same.
+def test_rows_are_those_of_a_table_read_whole(folder, monkeypatch):
     streams = prepare(request(folder, drop=("label",), test_size=0.0), lambda _: None)
     monkeypatch.setattr(preparing, "WHOLE_BYTES", 2**40)
     whole = prepare(request(folder, drop=("label",), test_size=0.0), lambda _: None)
-    assert streams.encoder.plan == whole.encoder.plan
+    assert streams.X.learning == whole.X.learning
     X, y = everything(streams.X)
-    np.testing.assert_array_equal(X, whole.X)
+    assert X.equals(whole.X.table)
     np.testing.assert_array_equal(y, whole.y)
 
 
@@ -82,8 +83,7 @@ def test_a_plan_is_made_from_a_sample(folder, monkeypatch):
     found = prepare(request(folder, drop=("label",)), said.append)
     assert len(found.y) + len(found.y_test) < 120
     assert any("judged by 120 of them" in line for line in said)
-    X, _ = everything(found.X)
-    assert X.shape == (found.rows["training"], len(found.encoder.plan.sources))
+    assert everything(found.X)[0].num_rows == found.rows["training"]
 
 
 def test_classes_are_those_of_every_row(folder, monkeypatch):
@@ -114,14 +114,14 @@ def test_a_model_is_fitted_and_predicts(folder, tmp_path, target):
 
 def test_a_table_of_a_normal_size_is_read_whole(folder, monkeypatch):
     monkeypatch.setattr(preparing, "WHOLE_BYTES", 2**29)
-    assert isinstance(prepare(request(folder, drop=("label",)), lambda _: None).X, np.ndarray)
+    assert isinstance(prepare(request(folder, drop=("label",)), lambda _: None).X, Described)
 
 
 def test_what_no_model_can_use_is_refused(folder, table, tmp_path):
     path = tmp_path / "t.parquet"
-    dates = pa.array(np.arange(ROWS).astype("datetime64[D]"))
-    pyarrow.parquet.write_table(table.append_column("when", dates), path)
-    with pytest.raises(preparing.DataError, match="dates"):
+    raw = pa.array([b"x"] * ROWS)
+    pyarrow.parquet.write_table(table.append_column("raw", raw), path)
+    with pytest.raises(preparing.DataError, match="'raw' is of type binary"):
         prepare(request(path), lambda _: None)
     with pytest.raises(preparing.DataError, match="missing values"):
         prepare(request(folder, missing="refuse"), lambda _: None)

@@ -9,16 +9,16 @@ import pytest
 
 from orthogp import OrthogpError
 from orthogp.apps.tabular import writing
-from orthogp.apps.tabular.encoding import Tally
 from orthogp.apps.tabular.model import TableModel
 from orthogp.errors import FileError
+from orthogp.tables import Tally
 from tabular_cases import predict, read, run, sample, write
 
 
 def test_predictions_are_the_estimators(models, tmp_path):
     found = predict(models / "numbers", models / "new.parquet", tmp_path / "out.parquet")
     model = TableModel.load(models / "numbers")
-    X = model.encoder.encode(sample(seed=1), Tally())
+    X = model.encode(sample(seed=1), Tally())
     mean, std = model.estimator.predict(X, return_std=True)
     assert found.column_names == ["key", "mean", "std", "q0.05", "q0.5", "q0.95"]
     assert found.column("key").to_pylist() == sample().column("key").to_pylist()
@@ -31,7 +31,7 @@ def test_predictions_are_the_estimators(models, tmp_path):
 def test_labels_and_probabilities_are_the_estimators(models, tmp_path):
     found = predict(models / "classes", models / "new.parquet", tmp_path / "out.parquet")
     model = TableModel.load(models / "classes")
-    X = model.encoder.encode(sample(seed=1), Tally())
+    X = model.encode(sample(seed=1), Tally())
     assert found.column_names == ["key", "label", "p_high", "p_low", "p_mid"]
     assert found.column("label").to_pylist() == model.estimator.predict(X).tolist()
     shares = np.stack([found.column(i) for i in (2, 3, 4)], axis=1)

@@ -7,8 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from orthogp.apps.tabular.reading import as_numbers, as_texts, kind_of, open_table
+from orthogp.apps.tabular.reading import open_table
 from orthogp.errors import DataError, FileError
+from orthogp.tables import as_numbers, as_texts, kind_of
 from tabular_cases import sample, write
 
 KINDS = {"a": "number", "b": "number", "colour": "text", "flag": "bool", "key": "text"}

@@ -10,8 +10,9 @@ import torch
 from sklearn.metrics import brier_score_loss, mean_absolute_error, r2_score, root_mean_squared_error
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
-from orthogp.apps.tabular.measures import measure, relevance
+from orthogp.apps.tabular.measures import measure
 from orthogp.apps.tabular.report import printable
+from orthogp.estimators.explaining import relevance
 from orthogp.model import default_kernel
 from tabular_cases import NASTY, fit, sample, write
 

@@ -36,8 +36,15 @@ def fit_command(
         float, typer.Option(help="Share of the rows held out for the report; 0 for none.")
     ] = 0.1,
     missing: Annotated[
-        str, typer.Option(help="impute (median, and a column that tells) or refuse.")
+        str,
+        typer.Option(
+            help="impute (median, and a column that tells), refuse, or numbers that stand for "
+            "missing values, such as -200,9999."
+        ),
     ] = "impute",
+    drop_missing_target: Annotated[
+        bool, typer.Option(help="Whether rows without a target are left out, or refused.")
+    ] = True,
     report: Annotated[Path | None, typer.Option(help="Write the report here as HTML.")] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write the report here as JSON.")
@@ -58,7 +65,7 @@ def fit_command(
     with process_group(arguments["device"]) as team:
         request = FitRequest(
             table, target, out, task, id_column, tuple(comma_separated(drop)), test_size, missing,
-            seed, arguments,
+            seed, arguments, drop_missing_target,
         )  # fmt: skip
         status = run_fit(request, report, json_file, team.leads)
     if status:

@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
-from orthogp.apps.tabular.measures import measure, relevance
+from orthogp.apps.tabular.measures import measure
 from orthogp.apps.tabular.model import TableModel
-from orthogp.apps.tabular.preparing import FitRequest, Prepared
+from orthogp.apps.tabular.preparing import FitRequest, Prepared, unseen_notes
 from orthogp.apps.tabular.report import FitReport
 from orthogp.errors import ConfigurationError
 from orthogp.estimators import OrthogonalGPClassifier, OrthogonalGPRegressor
 from orthogp.estimators.setting_checks import torch_device
+from orthogp.tables import Described, Tally
 from orthogp.training import Event
 
 
@@ -37,14 +37,15 @@ def train(request: FitRequest, prepared: Prepared) -> tuple[TableModel, bool]:
     ending = Ending()
     settings = {**request.settings, "random_state": request.seed, "callbacks": (ending,)}
     # Rows that stay in their files bring their targets with them.
-    y = prepared.y if isinstance(prepared.X, np.ndarray) else None
+    y = prepared.y if isinstance(prepared.X, Described) else None
     if prepared.classes is None:
         estimator = OrthogonalGPRegressor(**settings).fit(prepared.X, y)
     else:
         # A rare class may occur in the test rows alone.
         estimator = OrthogonalGPClassifier(**settings)
         estimator.partial_fit(prepared.X, y, prepared.classes)
-    model = TableModel(estimator, prepared.encoder, request.target, request.id_column)
+    missing = request.missing_values
+    model = TableModel(estimator, request.target, request.id_column, missing)
     return model, ending.reason == "interrupt"
 
 
@@ -52,8 +53,9 @@ def judge(
     request: FitRequest, prepared: Prepared, model: TableModel, interrupted: bool
 ) -> FitReport:
     """The report on the test rows, of which there must be some."""
-    estimator = model.estimator
-    history = estimator.history_
+    estimator, tally = model.estimator, Tally()
+    history, test = estimator.history_, model.encode(prepared.test, tally)
+    unseen = [f"in the test rows, {note}" for note in unseen_notes(tally)]
     return FitReport(
         table=str(request.table),
         model=str(request.out),
@@ -61,13 +63,13 @@ def judge(
         task=prepared.target.task,
         reason=prepared.target.reason,
         rows=prepared.rows,
-        columns=prepared.columns,
-        inputs=prepared.X_test.shape[1],
+        columns=len(model.plan.kinds),
+        inputs=len(model.plan.sources),
         steps=estimator.n_iter_,
         seconds=history[-1]["seconds"] if history else 0.0,
         interrupted=interrupted,
-        notes=prepared.notes,
-        measures=measure(estimator, prepared.X_test, prepared.y_test, prepared.y),
-        relevance=relevance(estimator.model_.covariance.kernel, model.plan.sources),
+        notes=(*prepared.notes, *unseen),
+        measures=measure(estimator, test, prepared.y_test, prepared.y),
+        relevance=tuple(estimator.relevance_.items()),
         settings={**request.settings, "random_state": request.seed},
     )

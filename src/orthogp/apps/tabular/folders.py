@@ -14,7 +14,6 @@ from pathlib import Path
 import pyarrow.parquet
 import torch
 
-from orthogp.apps.tabular.encoding import Tally
 from orthogp.apps.tabular.model import TableModel
 from orthogp.apps.tabular.predicting import (
     PredictRequest,
@@ -28,11 +27,12 @@ from orthogp.apps.tabular.predicting import (
     say_unused_columns,
 )
 from orthogp.apps.tabular.preparing import require_known_columns, unseen_notes
-from orthogp.apps.tabular.reading import ParquetSource, listed, open_table, parquet_files, readable
+from orthogp.apps.tabular.reading import ParquetSource, open_table, parquet_files, readable
 from orthogp.apps.tabular.writing import require_folder, table_writer
 from orthogp.errors import ConfigurationError, DataError, FileError
 from orthogp.execution.files import remove_leftovers
 from orthogp.execution.team import Team
+from orthogp.tables import Tally, listed
 
 # The first to finish waits for the last, however large its files.
 PATIENCE = timedelta(days=30)

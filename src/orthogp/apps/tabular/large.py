@@ -8,20 +8,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from orthogp.apps.tabular.encoding import Encoder, Tally
 from orthogp.apps.tabular.reading import ParquetSource
 from orthogp.apps.tabular.targets import target_values
 from orthogp.sources import RowBlock, Source
 from orthogp.sources.parquet import group_outline
+from orthogp.tables import Described, Learning
 
 SAMPLE_ROWS = 2**18
 
 
-class EncodedTable(Source):
-    """Row groups as the plan encodes them, without the test rows and those without a target."""
+class StreamedTable(Source):
+    """Row groups without the test rows and those without a target."""
 
-    def __init__(self, survey: "Survey", encoder: Encoder, test: NDArray[np.int64]):
-        self.survey, self.encoder = survey, encoder
+    def __init__(self, survey: "Survey", learning: Learning, test: NDArray[np.int64]):
+        self.survey, self.learning = survey, learning
         starts = np.cumsum([0, *survey.sizes])
         firsts = np.searchsorted(test, starts)
         self.left_out = [
@@ -38,13 +38,13 @@ class EncodedTable(Source):
         selected = present.copy()
         selected[self.left_out[number]] = False
         rows = table.drop_columns([self.survey.name]).filter(pa.array(selected))
-        return RowBlock(self.encoder.encode(rows, Tally()), values[selected[present]])
+        return RowBlock(Described(rows, self.learning), values[selected[present]])
 
     def place(self, number: int) -> str:
         return self.survey.place(number)
 
     def outline(self) -> Iterator[bytes]:
-        yield str(self.encoder.plan).encode()
+        yield str(self.learning).encode()
         for group in self.survey.groups:
             yield group_outline(group)
 

@@ -1,18 +1,15 @@
 """How good a model is on rows it has not seen, where it errs, and which columns it uses."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from numpy.typing import NDArray
 
-from orthogp.apps.tabular.encoding import Matrix
 from orthogp.apps.tabular.model import Estimator, class_names
 from orthogp.estimators import OrthogonalGPClassifier, OrthogonalGPRegressor
+from orthogp.tables import Encoded, Matrix
 
 Row = dict[str, Any]
 Relevance = tuple[tuple[str, float], ...]
@@ -37,14 +34,16 @@ class Measures:
     confusions: tuple[Row, ...] = ()
 
 
-def measure(estimator: Estimator, X: Matrix, y: NDArray[Any], y_train: NDArray[Any]) -> Measures:
+def measure(
+    estimator: Estimator, X: Encoded | Matrix, y: NDArray[Any], y_train: NDArray[Any]
+) -> Measures:
     if isinstance(estimator, OrthogonalGPClassifier):
         return _classification(estimator, X, y, y_train)
     return _regression(estimator, X, y, y_train)
 
 
 def _regression(
-    estimator: OrthogonalGPRegressor, X: Matrix, y: NDArray[Any], y_train: NDArray[Any]
+    estimator: OrthogonalGPRegressor, X: Encoded | Matrix, y: NDArray[Any], y_train: NDArray[Any]
 ) -> Measures:
     mean, _, quantiles = estimator.predict_summary(X, LEVELS)
     low, high = quantiles[:, LEVELS.index(0.05)], quantiles[:, LEVELS.index(0.95)]
@@ -80,7 +79,7 @@ def _residual_groups(mean: NDArray[Any], residuals: NDArray[Any]) -> tuple[Row, 
 
 
 def _classification(
-    estimator: OrthogonalGPClassifier, X: Matrix, y: NDArray[Any], y_train: NDArray[Any]
+    estimator: OrthogonalGPClassifier, X: Encoded | Matrix, y: NDArray[Any], y_train: NDArray[Any]
 ) -> Measures:
     probabilities = estimator.predict_proba(X)
     names = class_names(estimator.classes_)
@@ -127,34 +126,3 @@ def _reliability(confidence: NDArray[Any], hits: NDArray[Any]) -> tuple[Row, ...
         for i in range(GROUPS)
         if (bins == i).any()
     )
-
-
-def relevance(kernel: Kernel, sources: Sequence[str]) -> Relevance:
-    """Columns of a table with 1/lengthscale, in units of their standard deviation; largest first.
-
-    Averaged over the parts of the kernel, weighted by their outputscales. A column with several
-    encoded ones counts as the most relevant of them. Empty where the kernel has no lengthscale for
-    every input.
-    """
-    parts = list(_parts(kernel, 1.0))
-    total = sum(weight for weight, _ in parts)
-    if not parts or total <= 0 or any(len(inverse) != len(sources) for _, inverse in parts):
-        return ()
-    mean = sum((weight / total * inverse for weight, inverse in parts), torch.zeros(len(sources)))
-    found: dict[str, float] = {}
-    for name, value in zip(sources, mean.tolist(), strict=True):
-        found[name] = max(value, found.get(name, 0.0))
-    return tuple(sorted(found.items(), key=lambda pair: -pair[1]))
-
-
-def _parts(kernel: Kernel, weight: float) -> Iterator[tuple[float, torch.Tensor]]:
-    """The weight and the inverse lengthscales of every part; a part without any has none."""
-    if isinstance(kernel, AdditiveKernel):
-        for part in kernel.kernels:
-            yield from _parts(part, weight)  # pyright: ignore
-    elif isinstance(kernel, ScaleKernel):
-        yield from _parts(kernel.base_kernel, weight * float(kernel.outputscale.detach()))
-    elif kernel.has_lengthscale:
-        lengthscale = kernel.lengthscale
-        assert lengthscale is not None
-        yield weight, 1 / lengthscale.detach().double().cpu().reshape(-1)

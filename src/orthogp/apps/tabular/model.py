@@ -1,4 +1,4 @@
-"""A model of a table: an estimator, and how the table's columns become its inputs."""
+"""A model of a table: an estimator, and what the other columns of the table are."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from orthogp.apps.tabular.encoding import Encoder, Matrix
-from orthogp.apps.tabular.plan import Plan
+from orthogp.apps.tabular.suspicions import without_values
 from orthogp.apps.tabular.targets import as_column
 from orthogp.errors import FileError
 from orthogp.estimators import OrthogonalGPClassifier, OrthogonalGPRegressor
 from orthogp.storage import load_model
+from orthogp.tables import Encoded, Encoder, Plan, Tally
 
 Estimator = OrthogonalGPClassifier | OrthogonalGPRegressor
 ESTIMATORS: dict[str, type[Estimator]] = {
@@ -25,16 +25,27 @@ ESTIMATORS: dict[str, type[Estimator]] = {
 
 @dataclass(frozen=True)
 class TableModel:
-    """`target` and `id_column` are names of columns; None for a table that has no id."""
+    """`target` and `id_column` are names of columns; None for a table that has no id.
+
+    `missing_values` are numbers that stand for missing values in the table.
+    """
 
     estimator: Estimator
-    encoder: Encoder
     target: str
     id_column: str | None
+    missing_values: tuple[float, ...] = ()
 
     @property
     def plan(self) -> Plan:
-        return self.encoder.plan
+        """How the table's columns become inputs."""
+        return self.estimator.columns_.plan
+
+    def encode(self, table: pa.Table | pa.RecordBatch, tally: Tally) -> Encoded:
+        """The inputs of rows, whose columns may come in any order; `tally` counts what is odd."""
+        if self.missing_values:
+            table = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+            table = without_values(table, self.missing_values)
+        return Encoded(Encoder(self.plan).encode(table, tally))
 
     @property
     def task(self) -> str:
@@ -42,12 +53,12 @@ class TableModel:
         return "classification" if classifies else "regression"
 
     def save(self, path: Path) -> None:
-        """One file of data; the estimator's own `load` reads it too, without the columns."""
+        """One file of data; the estimator's own `load` reads it too."""
         description = {
             "task": self.task,
             "target": self.target,
             "id": self.id_column,
-            "plan": self.plan.as_json(),
+            "missing_values": list(self.missing_values),
         }
         self.estimator.save(path, {"table": description})
 
@@ -57,23 +68,26 @@ class TableModel:
         saved = load_model(path)
         description = _description(saved.meta, path)
         try:
-            plan = Plan.from_json(description["plan"])
+            # Of files before format 1.8, whose estimators did not know the columns.
+            plan = Plan.from_json(description["plan"]) if "plan" in description else None
             target, id_column = description["target"], description["id"]
             if not isinstance(target, str) or not isinstance(id_column, str | None):
                 raise FileError("its target or its id is not a name")
+            missing = description.get("missing_values", [])
+            if not isinstance(missing, list) or not all(type(v) is float for v in missing):
+                raise FileError("its missing values are no numbers")
             kind = ESTIMATORS[description["task"]]
         except (FileError, KeyError, TypeError) as error:
             reason = error if isinstance(error, FileError) else "its description is not whole"
             raise FileError(f"{path} cannot be loaded as a model of a table: {reason}") from error
         estimator = kind.from_saved(saved, path)
-        if estimator.n_features_in_ != len(plan.sources):
-            raise FileError(
-                f"{path} cannot be loaded as a model of a table: its columns make "
-                f"{len(plan.sources)} inputs and its estimator has {estimator.n_features_in_}"
-            )
-        return TableModel(estimator, Encoder(plan), target, id_column)
+        try:
+            estimator = estimator if plan is None else estimator.with_plan(plan)
+        except FileError as error:
+            raise FileError(f"{path} cannot be loaded as a model of a table: {error}") from error
+        return TableModel(estimator, target, id_column, tuple(missing))
 
-    def predictions(self, X: Matrix, levels: Sequence[float]) -> dict[str, pa.Array]:
+    def predictions(self, X: Encoded, levels: Sequence[float]) -> dict[str, pa.Array]:
         """Columns by name: mean, std and the quantiles at `levels`, or label and probabilities."""
         if isinstance(self.estimator, OrthogonalGPClassifier):
             return _classified(self.estimator, X)
@@ -93,7 +107,7 @@ def class_names(classes: NDArray[Any]) -> list[str]:
     return [str(label).lower() if type(label) is bool else str(label) for label in classes.tolist()]
 
 
-def _classified(estimator: OrthogonalGPClassifier, X: Matrix) -> dict[str, pa.Array]:
+def _classified(estimator: OrthogonalGPClassifier, X: Encoded) -> dict[str, pa.Array]:
     probabilities = estimator.predict_proba(X)
     labels = as_column(estimator.classes_[probabilities.argmax(axis=1)])
     columns = zip(class_names(estimator.classes_), probabilities.T, strict=True)

@@ -11,7 +11,7 @@ import typer
 from orthogp.estimators.settings import Settings
 
 # A command always starts afresh, and its --seed is the random state.
-LEFT_OUT = ("warm_start", "random_state")
+LEFT_OUT = ("warm_start", "random_state", "missing_targets")
 # A command is watched: the bar is drawn unless it is refused.
 OWN_DEFAULTS = {"verbose": True}
 # In this order: what can be text is read as text.
@@ -42,6 +42,15 @@ HELP = {
     ),
     "noise_variance": (MODEL, "Where the noise starts, in units of the target squared."),
     "noise": (MODEL, "constant, or learned for noise that changes with the inputs."),
+    "target_transform": (MODEL, "Of a skewed target: log, yeo-johnson, auto or none."),
+    "coverage_guarantee": (
+        MODEL,
+        "Keep rows apart by which intervals and sets of classes are promised their coverage.",
+    ),
+    "categorical_features": (
+        MODEL,
+        "Columns of numbers that are categories, comma-separated; by their types by default.",
+    ),
     "hold_fixed": (
         MODEL,
         "What of the posterior stands still while the kernel moves: unwhitened, whitened or dual.",
@@ -130,6 +139,8 @@ def as_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
 def _value(setting: Setting, value: Any) -> Any:
     if not isinstance(value, str):
         return value
+    if setting.name == "categorical_features" and value not in ("from_dtype", "none"):
+        return [name.strip() for name in value.split(",")]
     if value.lower() == "none" and "None" in setting.alternatives:
         return None
     if "int" in setting.alternatives and value.isdecimal():

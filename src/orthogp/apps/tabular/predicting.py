@@ -7,21 +7,19 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from orthogp.apps.tabular.encoding import Tally
 from orthogp.apps.tabular.model import TableModel, class_names
 from orthogp.apps.tabular.preparing import require_known_columns, unseen_notes
 from orthogp.apps.tabular.reading import (
     PARQUET,
     SEPARATORS,
     TableSource,
-    kind_of,
-    listed,
     open_table,
 )
 from orthogp.apps.tabular.targets import as_column
 from orthogp.apps.tabular.writing import harmless, require_format, require_writable, table_writer
 from orthogp.errors import ConfigurationError, DataError
 from orthogp.estimators import OrthogonalGPClassifier
+from orthogp.tables import Tally, kind_of, listed
 
 DEFAULT_LEVELS = (0.05, 0.5, 0.95)
 
@@ -106,7 +104,7 @@ def predicted(
         kinds.setdefault(id_column, "text")
     levels = quantile_levels(request)
     for batch in source.batches(kinds, request.batch_rows):
-        found = model.predictions(model.encoder.encode(batch, tally), levels)
+        found = model.predictions(model.encode(batch, tally), levels)
         if id_column in found:
             raise DataError(f"the id {id_column!r} is also a column of predictions; rename it")
         ids = {} if id_column is None else {id_column: text_as_strings(batch.column(id_column))}

@@ -1,7 +1,8 @@
 """From a table on disk to checked matrices for training and test."""
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,23 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from orthogp.apps.tabular.encoding import Encoder, Matrix, Tally
-from orthogp.apps.tabular.large import EncodedTable, Survey
-from orthogp.apps.tabular.learning import learn, require_complete, require_usable
-from orthogp.apps.tabular.plan import POLICIES
-from orthogp.apps.tabular.reading import ParquetSource, TableSource, listed, open_table
+from orthogp.apps.tabular.large import StreamedTable, Survey
+from orthogp.apps.tabular.reading import ParquetSource, TableSource, open_table
+from orthogp.apps.tabular.suspicions import giveaway_notes, sentinel_notes, without_values
 from orthogp.apps.tabular.targets import Target, read_target, require_few
 from orthogp.errors import ConfigurationError, DataError
 from orthogp.sources import Source
+from orthogp.tables import (
+    POLICIES,
+    Described,
+    Learning,
+    Matrix,
+    Tally,
+    listed,
+    named_categories,
+    plan_notes,
+    require_complete,
+)
 
 FEWEST_TRAINING_ROWS = 2
 # Bytes of the values before compression: a table up to this size is read whole.
@@ -39,33 +49,51 @@ class FitRequest:
     missing: str
     seed: int
     settings: dict[str, Any]
+    drop_missing_target: bool = True
+
+    @property
+    def policy(self) -> str:
+        """Whether missing values are imputed or refused."""
+        return self.missing if self.missing in POLICIES else "impute"
+
+    @property
+    def missing_values(self) -> tuple[float, ...]:
+        """Numbers that stand for missing values."""
+        if self.missing in POLICIES:
+            return ()
+        return tuple(float(value) for value in self.missing.split(","))
 
     def __post_init__(self) -> None:
         if not 0 <= self.test_size < 1:
             raise ConfigurationError(f"--test-size is {self.test_size}; expected a share in [0, 1)")
         if not 0 <= self.seed < 2**32:
             raise ConfigurationError(f"--seed is {self.seed}; expected a number in [0, 2³²)")
-        if self.missing not in POLICIES:
-            raise ConfigurationError(f"--missing is {self.missing!r}; expected impute or refuse")
+        try:
+            valid = all(map(math.isfinite, self.missing_values))
+        except ValueError:
+            valid = False
+        if not valid:
+            raise ConfigurationError(
+                f"--missing is {self.missing!r}; expected impute, refuse, or numbers that stand "
+                "for missing values, comma-separated"
+            )
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """Matrices and targets of both parts; `classes` are all labels of the table, if it has any.
+    """Rows and targets of both parts; `classes` are all labels of the table, if it has any.
 
     Of a table that is not read whole `X` has the training rows with their targets, block by block,
     and `y` has the targets of a sample of them.
     """
 
-    encoder: Encoder
     target: Target
     classes: NDArray[Any] | None
-    X: Matrix | Source
+    X: Described | Source
     y: NDArray[Any]
-    X_test: Matrix
+    test: pa.Table
     y_test: NDArray[Any]
     rows: dict[str, int]
-    columns: int
     notes: tuple[str, ...]
 
 
@@ -75,39 +103,41 @@ def prepare(request: FitRequest, say: Callable[[str], None]) -> Prepared:
     inputs = input_columns(source, request)
     if isinstance(source, ParquetSource) and source.stored_bytes() > WHOLE_BYTES:
         return prepare_large(source, inputs, request, say)
-    table = source.read([request.target, *inputs])
+    table = without_values(source.read([request.target, *inputs]), request.missing_values)
     if table.num_rows == 0:
         raise DataError(f"{request.table} has no rows")
-    require_usable({name: table.schema.field(name).type for name in inputs})
     target = read_target(table.column(request.target), request.target, request.task)
     say(f"task: {target.task}, because {target.reason}")
-    notes = []
+    notes = list(source.notes)
     dropped = table.num_rows - int(target.present.sum())
+    if dropped and not request.drop_missing_target:
+        raise DataError(
+            f"the target {request.target!r} is missing in {dropped} of {table.num_rows} rows; fill "
+            "it in, or drop these rows with --drop-missing-target"
+        )
     if dropped:
         notes.append(f"{dropped} of {table.num_rows} rows dropped: their target is missing")
     labelled = table.select(inputs).filter(pa.array(target.present))
     train, test = draw_test_rows(labelled.num_rows, request)
-    if request.missing == "refuse":
+    if request.policy == "refuse":
         require_complete(labelled)
-    plan, found = learn(labelled.take(pa.array(train)), request.missing)
-    encoder, tally = Encoder(plan), Tally()
-    X = encoder.encode(labelled.take(train), Tally())
-    X_test = encoder.encode(labelled.take(test), tally)
-    notes += [*found, *(f"in the test rows, {note}" for note in unseen_notes(tally))]
+    X = Described(labelled.take(train), Learning(missing=request.policy, text_dates=True))
+    values = target.values[train]
+    notes += column_notes(X, request, described_targets(values, target.task))
+    notes += sentinel_notes(table)
+    notes += giveaway_notes(X.table, values, target.task)
     for note in notes:
         say(note)
     rows = {"table": table.num_rows, "without_target": dropped,
             "training": len(train), "test": len(test)}  # fmt: skip
     return Prepared(
-        encoder=encoder,
         target=target,
         classes=np.unique(target.values) if target.task == "classification" else None,
         X=X,
-        y=target.values[train],
-        X_test=X_test,
+        y=values,
+        test=labelled.take(test),
         y_test=target.values[test],
         rows=rows,
-        columns=len(plan.kinds),
         notes=tuple(notes),
     )
 
@@ -116,7 +146,11 @@ def prepare_large(
     source: ParquetSource, inputs: list[str], request: FitRequest, say: Callable[[str], None]
 ) -> Prepared:
     """As `prepare`, from one pass over the files; the training rows stay in them."""
-    require_usable({name: source.types[name] for name in inputs})
+    if request.missing_values or not request.drop_missing_target:
+        raise ConfigurationError(
+            f"{request.table} is too large to be read at once: numbers that stand for missing "
+            "values, and rows without a target, must be mended in the files first"
+        )
     survey = Survey.of(source, request.target, inputs, request.seed)
     total, num_present = sum(survey.sizes), sum(survey.present)
     if not total:
@@ -133,12 +167,10 @@ def prepare_large(
     rows = survey.rows[target.present]
     labelled = survey.sample.select(inputs).filter(pa.array(target.present))
     rest, test = draw_test_rows(len(rows), request, MOST_TEST_ROWS)
-    if request.missing == "refuse":
+    if request.policy == "refuse":
         require_complete(labelled)
-    plan, found = learn(labelled.take(pa.array(rest)), request.missing)
-    encoder, tally = Encoder(plan), Tally()
-    X_test = encoder.encode(labelled.take(test), tally)
-    notes += [*found, *(f"in the test rows, {note}" for note in unseen_notes(tally))]
+    learning = Learning(missing=request.policy, text_dates=True)
+    notes += column_notes(Described(labelled.take(rest), learning), request, None)
     for note in notes:
         say(note)
     classes = None
@@ -146,18 +178,33 @@ def prepare_large(
         classes = np.array(sorted(survey.labels), dtype=target.values.dtype)
         require_few(classes, request.target)
     return Prepared(
-        encoder=encoder,
         target=target,
         classes=classes,
-        X=EncodedTable(survey, encoder, rows[test]),
+        X=StreamedTable(survey, learning, rows[test]),
         y=target.values[rest],
-        X_test=X_test,
+        test=labelled.take(test),
         y_test=target.values[test],
         rows={"table": total, "without_target": total - num_present,
               "training": num_present - len(test), "test": len(test)},
-        columns=len(plan.kinds),
         notes=tuple(notes),
     )  # fmt: skip
+
+
+def column_notes(rows: Described, request: FitRequest, targets: Matrix | None) -> list[str]:
+    """What the fit will do to the columns, said before it begins."""
+    names = rows.table.column_names
+    categorical, by_type = named_categories(request.settings["categorical_features"], names)
+    learning = replace(rows.learning, categorical=categorical, by_type=by_type, targets=targets)
+    return plan_notes(learning.plan(rows.table))
+
+
+def described_targets(values: NDArray[Any], task: str) -> Matrix:
+    """Targets of as many columns as those of the fit, which decide what columns become."""
+    if task == "regression":
+        return values[:, None].astype(np.float64)
+    classes, places = np.unique(values, return_inverse=True)
+    found = np.eye(len(classes))[places]
+    return found[:, 1:] if len(classes) == 2 else found
 
 
 def input_columns(source: TableSource, request: FitRequest) -> list[str]:

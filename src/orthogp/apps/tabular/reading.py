@@ -1,20 +1,19 @@
 """Tables on a disk: CSV and Parquet, whole or batch after batch, in the order of their rows."""
 
+import csv
 import re
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.dataset
-from numpy.typing import NDArray
-from pyarrow import types
 
+from orthogp.apps.tabular.dialect import sniff
 from orthogp.errors import DataError, FileError
 from orthogp.sources.parquet import (
     SUFFIXES as PARQUET,
@@ -25,18 +24,13 @@ from orthogp.sources.parquet import (
     read_group,
     row_groups,
 )
+from orthogp.tables import listed
 
 SEPARATORS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
 FORMATS = f"{', '.join((*SEPARATORS, *PARQUET))}"
-# Names in a message, at most.
-MOST_NAMES = 12
 COLUMN_NUMBER = re.compile(r"CSV column #(\d+)")
 
-# What a column is to a model.
-Kind = Literal["number", "text", "bool", "time", "empty", "other"]
-Column: TypeAlias = pa.Array | pa.ChunkedArray
-
-# The types as which columns of a CSV file are read, by kind.
+# The types as which columns of a CSV file are read, by kind; dates are found by their form.
 ARROW_TYPES: dict[str, pa.DataType] = {
     "number": pa.float64(),
     "text": pa.string(),
@@ -51,6 +45,8 @@ class TableSource(ABC):
     path: Path
     names: list[str]
     types: dict[str, pa.DataType]
+    # What a user should know of how it is read.
+    notes: tuple[str, ...] = ()
 
     @abstractmethod
     def read(self, columns: Sequence[str]) -> pa.Table:
@@ -85,41 +81,62 @@ def open_table(path: Path) -> TableSource:
     return source
 
 
-def listed(names: Sequence[str], details: Mapping[str, object] | None = None) -> str:
-    """Names for a sentence, each followed by its detail in parentheses, if there are any."""
-    shown = [f"{name!r:.60}" for name in names[:MOST_NAMES]]
-    if details is not None:
-        pairs = zip(names, shown, strict=False)
-        shown = [f"{text} ({details[name]})" for name, text in pairs]
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"{', '.join(shown)}{more}"
-
-
 class CsvSource(TableSource):
     def __init__(self, path: Path, separator: str):
-        self.path, self.separator, self.types = path, separator, {}
-        with readable(path), pyarrow.csv.open_csv(path, parse_options=self._parse()) as reader:
-            self.names = reader.schema.names
+        self.path, self.types = path, {}
+        with readable(path):
+            self.dialect = sniff(path, separator)
+            with pyarrow.csv.open_csv(path, **self._options()) as reader:
+                self.names = reader.schema.names
+        self.notes = self.dialect.notes
 
     def read(self, columns: Sequence[str]) -> pa.Table:
-        convert = pyarrow.csv.ConvertOptions(include_columns=list(columns))
         with readable(self.path, self.names):
-            found = pyarrow.csv.read_csv(
-                self.path, parse_options=self._parse(), convert_options=convert
-            )
-        return found if columns else found.select([])
+            found = pyarrow.csv.read_csv(self.path, **self._options(columns))
+        found = found if columns else found.select([])
+        for name in self._grouped(columns):
+            place = found.column_names.index(name)
+            with readable(self.path, self.names):
+                numbers = self.dialect.numbers(found.column(name), name)
+            found = found.set_column(place, name, numbers)
+        return found
 
     def batches(self, kinds: Mapping[str, str], rows: int) -> Iterator[pa.RecordBatch]:
-        arrow = {name: ARROW_TYPES[kind] for name, kind in kinds.items()}
-        convert = pyarrow.csv.ConvertOptions(include_columns=list(kinds), column_types=arrow)
+        arrow = {name: ARROW_TYPES[k] for name, k in kinds.items() if k in ARROW_TYPES}
+        grouped = [name for name in self._grouped(list(kinds)) if kinds[name] == "number"]
         with readable(self.path, self.names):
-            options = {"parse_options": self._parse(), "convert_options": convert}
+            options = self._options(list(kinds), arrow)
             with pyarrow.csv.open_csv(self.path, **options) as reader:
                 for batch in reader:
+                    for name in grouped:
+                        place = batch.schema.names.index(name)
+                        numbers = self.dialect.numbers(batch.column(name), name)
+                        batch = batch.set_column(place, name, numbers)
                     yield from _sliced(batch, rows)
 
-    def _parse(self) -> pyarrow.csv.ParseOptions:
-        return pyarrow.csv.ParseOptions(delimiter=self.separator, newlines_in_values=True)
+    def _grouped(self, columns: Sequence[str]) -> list[str]:
+        return [name for name in self.dialect.grouped if name in columns]
+
+    def _options(
+        self, columns: Sequence[str] = (), arrow: Mapping[str, pa.DataType] | None = None
+    ) -> dict[str, Any]:
+        dialect = self.dialect
+        as_text = dict.fromkeys(dialect.grouped, pa.string())
+        return {
+            "read_options": pyarrow.csv.ReadOptions(
+                encoding=dialect.encoding,
+                column_names=None if dialect.names is None else list(dialect.names),
+                skip_rows=0 if dialect.names is None else 1,
+            ),
+            "parse_options": pyarrow.csv.ParseOptions(
+                delimiter=dialect.separator, newlines_in_values=True
+            ),
+            "convert_options": pyarrow.csv.ConvertOptions(
+                include_columns=list(columns),
+                column_types={**(arrow or {}), **as_text},
+                decimal_point=dialect.decimal,
+            ),
+        }
 
 
 class ParquetSource(TableSource):
@@ -188,45 +205,10 @@ def readable(path: Path, names: Sequence[str] = ()) -> Iterator[None]:
     """Turns an error of Arrow or of the disk into a `FileError` of one sentence."""
     try:
         yield
-    except (pa.ArrowException, OSError, UnicodeError) as error:
+    except (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         lines = reason.strip().splitlines() or [type(error).__name__]
         found = COLUMN_NUMBER.search(lines[0])
         if found and int(found[1]) < len(names):
             lines[0] = lines[0].replace(found[0], f"column {names[int(found[1])]!r}")
         raise FileError(f"{path} cannot be read as a table: {lines[0]:.300}") from error
-
-
-def kind_of(kind: pa.DataType) -> Kind:
-    if types.is_null(kind):
-        return "empty"
-    if types.is_boolean(kind):
-        return "bool"
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
-        return "number"
-    if types.is_dictionary(kind):
-        inner = kind_of(kind.value_type)
-        return "text" if inner in ("number", "text", "bool") else inner
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        return "text"
-    # Dates, times, timestamps, durations and intervals.
-    return "time" if types.is_temporal(kind) else "other"
-
-
-def as_numbers(column: Column) -> NDArray[np.float64]:
-    """Missing values are NaN; whole numbers beyond 2⁵³ are rounded."""
-    return np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
-
-
-def as_texts(column: Column) -> pa.Array:
-    """Strings, with the empty one missing; truth values are `true` and `false`."""
-    if types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    strings = column.cast(pa.string())
-    if isinstance(strings, pa.ChunkedArray):
-        strings = strings.combine_chunks()
-    if isinstance(strings, pa.ChunkedArray):
-        # What one array of 32-bit offsets cannot hold stays in chunks.
-        strings = pa.concat_arrays([chunk.cast(pa.large_string()) for chunk in strings.chunks])
-    empty = pc.equal(strings, "")  # pyright: ignore
-    return pc.if_else(empty, pa.scalar(None, strings.type), strings)  # pyright: ignore

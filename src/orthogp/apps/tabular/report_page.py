@@ -106,7 +106,8 @@ def _relevance(page: Page, report: FitReport) -> None:
     rows = [[name, value, value / largest if largest else None] for name, value in report.relevance]
     notes = [
         "1/lengthscale in units of the column's standard deviation, averaged over the parts of the "
-        "kernel by their variances. A column of text counts as its most relevant level. It ranks "
+        "kernel by their variances. A column of several "
+        "lengthscales, as a date has, counts by the shortest. It ranks "
         "how fast the function varies, not what causes what."
     ]
     page.table(Table(["column", "1/lengthscale", "relative"], rows, notes=notes))

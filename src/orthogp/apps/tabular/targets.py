@@ -7,8 +7,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from orthogp.apps.tabular.reading import Column, as_numbers, as_texts, kind_of
 from orthogp.errors import ConfigurationError, DataError
+from orthogp.tables import Column, as_numbers, as_texts, kind_of
 
 TASKS = ("regression", "classification")
 # Whole numbers with no more distinct values are taken for classes.

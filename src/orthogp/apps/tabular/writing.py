@@ -12,9 +12,10 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from orthogp.apps.tabular.reading import FORMATS, PARQUET, SEPARATORS, kind_of
+from orthogp.apps.tabular.reading import FORMATS, PARQUET, SEPARATORS
 from orthogp.errors import ConfigurationError, FileError
 from orthogp.execution.files import whole_file
+from orthogp.tables import kind_of
 
 # A spreadsheet takes a cell that begins with one of these for a formula.
 FORMULA = r"^[=+\-@＝＋－＠\t\r\n]"

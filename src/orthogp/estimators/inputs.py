@@ -1,0 +1,165 @@
+"""From what a user passes as X to the inputs of a model: one treatment of columns for every fit."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from orthogp.errors import ConfigurationError, DataError
+from orthogp.estimators.checks import (
+    Columns,
+    checked_array,
+    checked_names,
+    missing_targets,
+    targets_where,
+)
+from orthogp.estimators.conformal import split_rows
+from orthogp.estimators.scaling import Array
+from orthogp.tables import (
+    Described,
+    Encoded,
+    Encoder,
+    Learning,
+    OutOfFold,
+    Plan,
+    Tally,
+    array_table,
+    as_table,
+    fill_gaps,
+    is_table,
+    named_categories,
+    number_plan,
+)
+
+# Numbers with NaN for gaps, or a table whose columns are named as the plan has them.
+RawRows: TypeAlias = Array | pa.Table
+# Folds of the target statistics are the same in every fit, as a fit that continues another needs.
+FOLD_SEED = 0
+
+
+class GapsError(DataError):
+    """Missing values, or columns that are not numbers, where no plan says what to do with them."""
+
+
+def checked_rows(
+    estimator: type, X: Any, columns: Columns | None, plan: Plan | None = None
+) -> tuple[RawRows, Columns]:
+    """X as it is to be encoded, and its columns, which must be those given, if any.
+
+    `plan` is that of a fitted model, None before there is one.
+    """
+    X = X.table if isinstance(X, Described) else X
+    if is_table(X):
+        found = checked_names(estimator, X, columns)
+        table = as_table(X)
+        if not table.num_rows or not table.num_columns:
+            raise DataError(
+                f"X has {table.num_rows} rows and {table.num_columns} columns; expected some"
+            )
+        return table.rename_columns(found.labels), found
+    numbers_only = plan is None or not (plan.levels or plan.statistics or plan.dates)
+    if numbers_only:
+        return checked_array(estimator, X, columns)
+    found = checked_names(estimator, values := np.asarray(X, dtype=object), columns)
+    return array_table(values, found.labels), found
+
+
+def rows_where(X: RawRows, chosen: NDArray[np.bool_]) -> RawRows:
+    return X[chosen] if isinstance(X, np.ndarray) else X.filter(pa.array(chosen))
+
+
+class Part(NamedTuple):
+    """Some rows of what `fit` is given."""
+
+    X: Any
+    y: NDArray
+    weight: Any
+
+
+def split_table(X: Any, y: Any, sample_weight: Any, missing: str, seed: int) -> tuple[Part, Part]:
+    """Rows to fit to, and rows to score, which have a target."""
+    if y is None or isinstance(y, str) or isinstance(X, str | Path):
+        raise ConfigurationError(
+            "coverage_guarantee needs X and y in memory; pass arrays or tables"
+        )
+    table = X.table if isinstance(X, Described) else X
+    rows = as_table(table) if is_table(table) else np.asarray(table)
+    y = np.asarray(y)
+    if isinstance(rows, np.ndarray) and rows.ndim != 2:
+        raise DataError(f"X has shape {rows.shape}; expected rows and columns, (n, d)")
+    if len(rows) != len(y):
+        raise DataError(f"X has {len(rows)} rows and y has {len(y)}; expected as many")
+    present = np.arange(len(y)) if missing != "drop" else np.flatnonzero(~missing_targets(y))
+    weight = None if sample_weight is None else np.asarray(sample_weight)
+
+    def part(chosen: NDArray[np.int64]) -> Part:
+        some = weight if weight is None or weight.ndim == 0 else weight[chosen]
+        if hasattr(table, "iloc"):
+            taken = table.iloc[chosen]
+        else:
+            taken = rows[chosen] if isinstance(rows, np.ndarray) else rows.take(chosen)
+        taken = replace(X, table=taken) if isinstance(X, Described) else taken
+        return Part(taken, targets_where(y, chosen), some)
+
+    first, second = split_rows(len(present), seed)
+    return part(present[first]), part(present[second])
+
+
+def learn_plan(
+    settings: Mapping[str, Any],
+    X: RawRows,
+    columns: Columns,
+    targets: Array | None,
+    described: Learning | None = None,
+) -> Plan:
+    """What each column is; `targets` are those of target statistics, None for none of them."""
+    labels = columns.labels
+    categorical, by_type = named_categories(settings["categorical_features"], labels)
+    if isinstance(X, np.ndarray) and not categorical:
+        return number_plan(X, labels)
+    # An array keeps every column; of a table those that say nothing are left out.
+    learning = described or Learning(tidy=not isinstance(X, np.ndarray))
+    table = X if isinstance(X, pa.Table) else array_table(X, labels)
+    learning = replace(learning, categorical=categorical, by_type=by_type, targets=targets)
+    return learning.plan(table)
+
+
+def encode_rows(plan: Plan | None, X: RawRows, targets: Array | None = None) -> Array:
+    """The inputs of rows; `targets` are given for rows of training, whose statistics are out of
+    fold."""
+    if plan is None:
+        # Models of format 1.7 and before know numbers alone.
+        return _complete_numbers(X)
+    if isinstance(X, np.ndarray):
+        if not plan.levels and not plan.statistics and not plan.dropped:
+            return fill_gaps(plan, X)
+        X = array_table(X, plan.order)
+    training = None if targets is None else OutOfFold(targets, FOLD_SEED)
+    return Encoder(plan).encode(X, Tally(), training)
+
+
+def encoded(estimator: type, X: Any, columns: Columns, plan: Plan | None) -> Array:
+    """The inputs of new rows."""
+    if isinstance(X, Encoded):
+        return X.matrix
+    rows, _ = checked_rows(estimator, X, columns, plan)
+    return encode_rows(plan, rows)
+
+
+def _complete_numbers(X: RawRows) -> Array:
+    if isinstance(X, pa.Table):
+        plan = Learning(tidy=False).plan(X)
+        if not plan.plain:
+            raise GapsError("X has columns that are not numbers; the model was fitted to numbers")
+        X = Encoder(plan).encode(X, Tally())
+    missing = int(np.isnan(X).sum())
+    if missing:
+        raise GapsError(
+            f"X has {missing} values that are NaN; the model was fitted before gaps were learned: "
+            "fit it anew, or fill them in"
+        )
+    return X

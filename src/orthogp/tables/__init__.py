@@ -1,0 +1,34 @@
+"""Tables as people have them: the kinds of their columns, and how these become inputs of a model.
+
+`Learning.plan` learns a `Plan` from the rows of training; an `Encoder` applies it to any rows.
+"""
+
+from orthogp.tables.arrow import (
+    Column,
+    Matrix,
+    array_table,
+    as_numbers,
+    as_table,
+    as_texts,
+    is_table,
+    kind_of,
+    listed,
+)
+from orthogp.tables.encoding import Encoded, Encoder, OutOfFold, Tally, fill_gaps
+from orthogp.tables.learning import (
+    Described,
+    Learning,
+    named_categories,
+    number_plan,
+    plain_plan,
+    require_complete,
+)
+from orthogp.tables.plan import POLICIES, Plan
+from orthogp.tables.summary import ColumnRow, ColumnTable, plan_notes
+
+__all__ = [
+    "POLICIES", "Column", "ColumnRow", "ColumnTable", "Described", "Encoded", "Encoder",
+    "Learning", "Matrix", "OutOfFold", "Plan", "Tally", "array_table", "as_numbers", "as_table",
+    "as_texts", "fill_gaps", "is_table", "kind_of", "listed", "named_categories", "number_plan",
+    "plain_plan", "plan_notes", "require_complete",
+]  # fmt: skip
