@@ -32,10 +32,10 @@ from orthogp.estimators.defaults import (
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.intake import FitData, Intake, require_alike
 from orthogp.estimators.near_rows import (
+    NEIGHBORS,
     add_near_rows,
     fit_near,
     near_settings,
-    with_more_rows,
 )
 from orthogp.estimators.outcome import (
     COMPARED_ROWS,
@@ -65,7 +65,7 @@ from orthogp.estimators.targets import Learner, Targets
 from orthogp.execution.team import current_team
 from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP
-from orthogp.posterior import NearRows, Orthogonal, SiteRows
+from orthogp.posterior import NearPredictor, NearRows, Orthogonal, SiteRows
 from orthogp.sources import as_source
 from orthogp.storage import Saved, load_model, save_model
 from orthogp.storage.onnx import export_onnx
@@ -154,18 +154,35 @@ class OrthogonalGP(Settings, BaseEstimator):
             self._set_fitted(self._learn(X, y, sample_weight, before, classes, adds))
         return self
 
+    @cpu_by_default()
+    def condition_on(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """A new estimator that knows of these rows as well; this one stays as it is.
+
+        Nothing is trained and nothing that both share is copied: rows join those that predictions
+        are conditioned on, in milliseconds, however many there are already. Units, hyperparameters,
+        calibration and `elbo_` stay those of the fit. The noise must be Gaussian; for any other
+        likelihood `partial_fit` trains.
+        """
+        require_fitted(self)
+        found = type(self)(**self.get_params(deep=False))
+        found._set_fitted(self._learn_more(X, y, sample_weight, self._fitted))
+        return found
+
     def _learn_more(self, X: Any, y: Any, sample_weight: Any, before: Fitted) -> Fitted:
         """Rows join those that predictions are conditioned on; nothing is trained."""
-        settings = self.get_params(deep=False)
+        settings, model = self.get_params(deep=False), before.model
         check_settings(settings)
-        device = usable_device(self.device)
         intake = Intake(type(self), settings, self._learner(None), before.units)
         data = _fit_data(intake, X, y, sample_weight, torch.Generator().manual_seed(0))
         require_alike(data.train, current_team())
-        near = near_settings(settings, data, before.model.likelihood)
-        count = near.counts[0] if near else 0
-        model = with_more_rows(before.model, data.bound_rows, count).to(device)
-        return replace(before, model=model, predictor=model.predictor())
+        near = near_settings(settings, data, model.likelihood)
+        predictor = before.predictor if isinstance(before.predictor, NearPredictor) else None
+        rows = data.bound_rows
+        model = model.condition_on(
+            rows.x, rows.y, rows.weight, near.counts[0] if near else NEIGHBORS[0], predictor
+        )
+        device = usable_device(self.device)
+        return Fitted.on_device(device, model, **before.learned())
 
     def _learn(
         self,

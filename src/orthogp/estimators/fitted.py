@@ -49,10 +49,14 @@ class Fitted:
         model = model.to(device)
         return Fitted(model=model, predictor=model.predictor(), **others)
 
+    def learned(self) -> dict[str, Any]:
+        """All fields but the model and its predictor."""
+        names = [field.name for field in fields(self) if field.name not in ("model", "predictor")]
+        return {name: getattr(self, name) for name in names}
+
     def portable(self) -> dict[str, Any]:
         """All fields but the predictor, the model as a copy that needs no device."""
-        names = [field.name for field in fields(self) if field.name != "predictor"]
-        return {name: getattr(self, name) for name in names} | {"model": deepcopy(self.model).cpu()}
+        return self.learned() | {"model": deepcopy(self.model).cpu()}
 
     def attributes(self) -> dict[str, Any]:
         """What scikit-learn and users expect to find on a fitted estimator, by name."""

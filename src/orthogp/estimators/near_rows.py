@@ -10,7 +10,6 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -270,31 +269,6 @@ def _warn_of_unused(settings: Mapping[str, Any]) -> None:
             "near rows; n_neighbors=0 trains the variational posterior by steps",
             stacklevel=6,
         )
-
-
-@torch.no_grad()
-def with_more_rows(model: VariationalGP, rows: Rows, count: int) -> VariationalGP:
-    """A copy of the model with more rows near; all else is as it was."""
-    model = deepcopy(model)
-    near, device = model.near, model.basis.beta.device
-    assert isinstance(near, NearRows)
-    x = rows.x.to(near.x)
-    if near.on_mean:
-        explained = model.without_near_rows().predict(x)[0]
-    else:
-        explained = model.prior_mean(x.double())
-    y = torch.cat([near.y, latents_first(rows.y.to(device)) - explained.to(near.y)], dim=1)
-    weight = None
-    if near.weight is not None or rows.weight is not None:
-        parts = (near.weight, len(near.x)), (rows.weight, len(x))
-        weight = torch.cat([x.new_ones(n) if w is None else w.to(x) for w, n in parts])
-    x = torch.cat([near.x, x])
-    order = canonical_order(x, y)
-    weight = None if weight is None else weight[order]
-    model.near = NearRows(
-        x[order], y[:, order], weight, near.count or count, near.on_mean, near.on_beta
-    )
-    return model
 
 
 def _in_canonical_order(rows: Rows) -> Rows:

@@ -1,7 +1,7 @@
 """Kernel + mean + likelihood + basis: the bound on a batch, and predictions."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from gpytorch.kernels import Kernel
@@ -13,9 +13,11 @@ from orthogp.errors import ConfigurationError, DataError
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood
 from orthogp.likelihoods.base import Expectation
+from orthogp.likelihoods.targets import latents_first
 from orthogp.linalg import Factor
 from orthogp.model.build import chosen_jitter, require_evaluable
 from orthogp.model.priors import log_prior, registered_priors
+from orthogp.model.remembered import Remembered
 from orthogp.posterior import (
     AnyPredictor,
     Basis,
@@ -29,8 +31,12 @@ from orthogp.posterior import (
     kl_divergence,
     marginals,
 )
-from orthogp.posterior.induced import Features
+from orthogp.posterior.conditioning import basis_predictor, with_rows
+from orthogp.posterior.induced import Features, Observations
 from orthogp.posterior.near_rows import near_predictor
+
+# Rows near x where a model has none yet and no number is given.
+NEIGHBORS = 64
 
 
 @dataclass(frozen=True)
@@ -89,6 +95,7 @@ class VariationalGP(nn.Module):
                 f"NearRows are for Gaussian noise; the likelihood is a {type(likelihood).__name__}"
             )
         self.register_module("near", near)
+        self._remembered = Remembered()
 
     def bound(
         self,
@@ -162,7 +169,63 @@ class VariationalGP(nn.Module):
             return self.condensed()
         if isinstance(self.near, SiteRows):
             return SitePredictor(self.condensed(), self.near.correction())
+        if self._remembered.knows(self, "conditional"):
+            return self.conditional()
         return self._near_predictor(self.near)
+
+    def conditional(self, count: int = NEIGHBORS) -> NearPredictor:
+        """The posterior given the rows near x, in the form that more rows can join.
+
+        That of the basis where no rows are near, with `count` for those to come; the sites of other
+        rows are left out. It is kept for as long as the model does not change.
+        """
+
+        def compute() -> NearPredictor:
+            if isinstance(self.near, NearRows) and self.near.count > 0:
+                return self._near_predictor(self.near)
+            return self._basis_predictor(count)
+
+        return self._remembered.get(self, "conditional", compute)
+
+    @torch.no_grad()
+    def condition_on(
+        self,
+        x: Float[Tensor, "n d"],
+        y: Shaped[Tensor, "n *outputs"],
+        weight: Float[Tensor, " n"] | None = None,
+        count: int = NEIGHBORS,
+        predictor: NearPredictor | None = None,
+    ) -> "VariationalGP":
+        """A model that knows of these rows as well, in the time that they take, without training.
+
+        It shares the kernel, the likelihood, the basis and the rows with this one. The rows are
+        near rows from then on, `count` of them where the model has none yet. `predictor` is this
+        model's own where it is at hand. The noise must be Gaussian. The first rows that join a
+        model cost what its predictor costs.
+        """
+        self.require_inputs(x)
+        if not isinstance(self.likelihood, Gaussian):
+            raise ConfigurationError(
+                f"rows join a model of Gaussian noise; its likelihood is a "
+                f"{type(self.likelihood).__name__}, for which q must be trained"
+            )
+        beta, before = self.basis.beta, self.near
+        known = self.conditional(count) if predictor is None else predictor
+        x, y = x.to(beta), latents_first(y.to(beta.device)).double()
+        if weight is not None:
+            weight = weight.to(x)
+        y = y - self.prior_mean(x.double())
+        if known.base is not None:
+            y = y - known.base.mean(x)
+        if not isinstance(before, NearRows) or before.count == 0:
+            known = replace(known, count=count)
+            before = NearRows(x[:0], y[:, :0], None, count, after_basis=True)
+        near = before.joined(x, y, weight)
+        m = self
+        found = VariationalGP(m.covariance.kernel, m.likelihood, m.basis, m.mean, m.jitter, near)
+        new = NearRows(x, y, weight, count).observations(self._noise)
+        found._remembered.put(found, "conditional", with_rows(known, new, near.x))
+        return found
 
     def without_near_rows(self) -> "VariationalGP":
         """The same model, sharing all of its parts but the rows."""
@@ -176,14 +239,28 @@ class VariationalGP(nn.Module):
 
     @torch.no_grad()
     def _near_predictor(self, near: NearRows) -> NearPredictor:
+        rows, start = near.observations(self._noise), len(near.x) - near.added
+        first, last = _rows(rows, slice(start)), _rows(rows, slice(start, None))
+        if near.after_basis:
+            found = self._basis_predictor(near.count)
+        else:
+            base = self.condensed() if near.on_mean else None
+            features = None
+            if near.on_beta:
+                factor = self.basis.factor(self.covariance, self.jitter, robust=True)
+                features = Features.of(self.covariance, self.basis.beta, factor.R, first.x)
+            found = near_predictor(self.covariance, first, near.count, features, base)
+        return found if near.added == 0 else with_rows(found, last, near.x)
+
+    def _basis_predictor(self, count: int) -> NearPredictor:
+        gaussian = isinstance(self.likelihood, Gaussian)
+        one_noise = not gaussian or bool((self._noise == self._noise.reshape(-1)[0]).all())
+        return basis_predictor(self.basis, self.covariance, self.jitter, count, one_noise)
+
+    @property
+    def _noise(self) -> Float[Tensor, "*c"]:
         assert isinstance(self.likelihood, Gaussian)
-        base = self.condensed() if near.on_mean else None
-        features = None
-        if near.on_beta:
-            factor = self.basis.factor(self.covariance, self.jitter, robust=True)
-            features = Features.of(self.covariance, self.basis.beta, factor.R, near.x)
-        rows = near.observations(self.likelihood.likelihood.noise)
-        return near_predictor(self.covariance, rows, near.count, features, base)
+        return self.likelihood.likelihood.noise
 
     @torch.no_grad()
     def predict(
@@ -194,3 +271,7 @@ class VariationalGP(nn.Module):
         predictor = self.predictor() if predictor is None else predictor
         mean, variance = predictor.marginals(x)
         return mean + self.prior_mean(x.to(mean.dtype)), variance
+
+
+def _rows(rows: Observations, part: slice) -> Observations:
+    return Observations(rows.x[part], rows.y[:, part], rows.noise[:, part])
