@@ -33,7 +33,9 @@ from orthogp.posterior import (
 )
 from orthogp.posterior.conditioning import basis_predictor, with_rows
 from orthogp.posterior.induced import Features, Observations
+from orthogp.posterior.joint import local, mean_at, moments
 from orthogp.posterior.near_rows import near_predictor
+from orthogp.posterior.pathwise import FREQUENCIES, PosteriorFunctions, sample_functions
 
 # Rows near x where a model has none yet and no number is given.
 NEIGHBORS = 64
@@ -271,6 +273,64 @@ class VariationalGP(nn.Module):
         predictor = self.predictor() if predictor is None else predictor
         mean, variance = predictor.marginals(x)
         return mean + self.prior_mean(x.to(mean.dtype)), variance
+
+    def moments(
+        self, x: Float[Tensor, "*t q d"]
+    ) -> tuple[Float[Tensor, "c *t q"], Float[Tensor, "c *t q q"]]:
+        """Mean and joint covariance of the latents at the q points of every batch, in float64.
+
+        Differentiable in x, once; which rows are near does not count as a function of it.
+        """
+        mean, covariance = moments(self.conditional(), x)
+        flat = x.reshape(-1, x.shape[-1]).to(mean)
+        return mean + self._beside(flat).reshape(-1, *mean.shape[1:]), covariance
+
+    def mean_at(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "c n"]:
+        """The mean of the latents, in float64; differentiable in x, once."""
+        p = self.conditional()
+        x = x.to(p.device, torch.float64)
+        return mean_at(p, x, local(p, x)) + self._beside(x)
+
+    def sample_functions(
+        self, number: int, generator: torch.Generator, frequencies: int = FREQUENCIES
+    ) -> "LatentFunctions":
+        """Functions of the posterior: callable at any x, the same ones at every call.
+
+        For sums of RBF and Matérn kernels, with so many random frequencies for each of them.
+        """
+        return LatentFunctions(
+            self, sample_functions(self.conditional(), number, generator, frequencies)
+        )
+
+    def _beside(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "*c n"]:
+        """What is added to the mean: the prior mean, and what the sites of near rows say."""
+        mean = self.prior_mean(x)
+        if not isinstance(self.near, SiteRows) or self.near.count == 0:
+            return mean
+        p = self._remembered.get(self, "correction", self.near.correction)
+        return mean + mean_at(p, x, local(p, x))
+
+
+@dataclass(frozen=True)
+class LatentFunctions:
+    """Functions of the posterior of a model."""
+
+    model: VariationalGP
+    functions: PosteriorFunctions
+
+    def __len__(self) -> int:
+        return len(self.functions)
+
+    def __call__(self, x: Float[Tensor, "*f n d"]) -> Float[Tensor, "g c n"]:
+        """Every function at x, `[n, d]`, or at an x of its own, `[f, n, d]`.
+
+        In float64, and differentiable in x once.
+        """
+        values = self.functions(x)
+        beside = self.model._beside(x.reshape(-1, x.shape[-1]).to(values))
+        if x.ndim == 3:
+            beside = beside.reshape(-1, *x.shape[:2]).movedim(1, 0)
+        return values + beside
 
 
 def _rows(rows: Observations, part: slice) -> Observations:
