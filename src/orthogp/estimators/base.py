@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from orthogp import training
-from orthogp.errors import FileError, OrthogpError
+from orthogp.errors import ConfigurationError, FileError, OrthogpError
 from orthogp.estimators.calibration import Calibration, LatentScales
 from orthogp.estimators.checks import Columns, checked_table, require_fitted
 from orthogp.estimators.defaults import (
@@ -30,6 +30,7 @@ from orthogp.estimators.defaults import (
     training_config,
 )
 from orthogp.estimators.fitted import Fitted
+from orthogp.estimators.functions import SampledFunctions
 from orthogp.estimators.intake import FitData, Intake, require_alike
 from orthogp.estimators.near_rows import (
     NEIGHBORS,
@@ -46,6 +47,7 @@ from orthogp.estimators.scaling import Array, Scaling
 from orthogp.estimators.setting_checks import (
     check_settings,
     cpu_by_default,
+    is_count,
     seed_from,
     torch_device,
     usable_device,
@@ -65,7 +67,7 @@ from orthogp.estimators.targets import Learner, Targets
 from orthogp.execution.team import current_team
 from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP
-from orthogp.posterior import NearPredictor, NearRows, Orthogonal, SiteRows
+from orthogp.posterior import NearRows, Orthogonal, SiteRows
 from orthogp.sources import as_source
 from orthogp.storage import Saved, load_model, save_model
 from orthogp.storage.onnx import export_onnx
@@ -168,6 +170,37 @@ class OrthogonalGP(Settings, BaseEstimator):
         found._set_fitted(self._learn_more(X, y, sample_weight, self._fitted))
         return found
 
+    @cpu_by_default()
+    def sample_functions(
+        self, n_samples: int = 1, random_state: int | np.random.RandomState | None = 0
+    ) -> SampledFunctions:
+        """Draws of the function itself, without noise: callable at any X, as often as wanted.
+
+        `f = gp.sample_functions(5)` and then `f(X)` is `(n, 5)`, or `(n, t, 5)` for several
+        targets, in the units of y; of a classifier and for a likelihood with a link the latents, as
+        `predict_latent` gives them. Two calls see the same functions. The kernel must be a sum of
+        RBF and Matérn kernels, as the default is.
+        """
+        require_fitted(self)
+        if not is_count(n_samples):
+            raise ConfigurationError(f"n_samples is {n_samples!r}; expected a whole number from 1")
+        generator = torch.Generator().manual_seed(seed_from(random_state))
+        functions = self._fitted.model.sample_functions(n_samples, generator)
+        return SampledFunctions(type(self), self._fitted, functions)
+
+    @property
+    def relevance_(self) -> NDArray[np.float64]:
+        """How fast the function may change along each column of X.
+
+        The inverse of the column's lengthscale, in standard deviations of the column: near zero for
+        one that does not matter. Where the kernel is a sum, the root of their mean square, weighted
+        by the variances of the summands.
+        """
+        require_fitted(self)
+        model = self._fitted.model
+        with torch.no_grad():
+            return model.covariance.relevance(model.basis.beta).sqrt().cpu().numpy()
+
     def _learn_more(self, X: Any, y: Any, sample_weight: Any, before: Fitted) -> Fitted:
         """Rows join those that predictions are conditioned on; nothing is trained."""
         settings, model = self.get_params(deep=False), before.model
@@ -175,12 +208,9 @@ class OrthogonalGP(Settings, BaseEstimator):
         intake = Intake(type(self), settings, self._learner(None), before.units)
         data = _fit_data(intake, X, y, sample_weight, torch.Generator().manual_seed(0))
         require_alike(data.train, current_team())
-        near = near_settings(settings, data, model.likelihood)
-        predictor = before.predictor if isinstance(before.predictor, NearPredictor) else None
-        rows = data.bound_rows
-        model = model.condition_on(
-            rows.x, rows.y, rows.weight, near.counts[0] if near else NEIGHBORS[0], predictor
-        )
+        near, rows = near_settings(settings, data, model.likelihood), data.bound_rows
+        count = near.counts[0] if near else NEIGHBORS[0]
+        model = model.condition_on(rows.x, rows.y, rows.weight, count)
         device = usable_device(self.device)
         return Fitted.on_device(device, model, **before.learned())
 

@@ -42,6 +42,9 @@ class Fitted:
     history: tuple[dict[str, Any], ...]
     steps: int
 
+    def __post_init__(self) -> None:
+        self.model.keep(self.predictor)
+
     @staticmethod
     @cpu_by_default()
     def on_device(device: torch.device, model: VariationalGP, **others: Any) -> "Fitted":

@@ -17,6 +17,7 @@ from orthogp.estimators.base import OrthogonalGP
 from orthogp.estimators.calibration import Calibration, calibrate
 from orthogp.estimators.checks import require_fitted
 from orthogp.estimators.defaults import REGRESSION_VARIANCE
+from orthogp.estimators.functions import gradient_of, gradient_std_of
 from orthogp.estimators.predictive import (
     MOST_JOINT_ROWS,
     checked_levels,
@@ -87,6 +88,19 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
 
         mean, std = fitted.map_latents(X, moments)
         return parts.targets.in_units(mean), parts.targets.in_units(std, shifted=False)
+
+    def predict_gradient(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> NDArray | tuple[NDArray, NDArray]:
+        """The gradient of the mean of the function, and with it its standard deviations.
+
+        `(n, d)`, or `(n, t, d)` for several targets, in units of y for one unit of X. For a
+        likelihood with a link that of the latent behind it. Standard deviations are those of the
+        function's own gradient; the kernel must be a sum of RBF and Matérn kernels for them.
+        """
+        fitted, X = self._prediction_inputs(X)
+        gradient = gradient_of(fitted, X)
+        return (gradient, gradient_std_of(fitted, X)) if return_std else gradient
 
     def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> tuple[NDArray, NDArray]:
         """The central interval that holds a new observation with probability `coverage`."""

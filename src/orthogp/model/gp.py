@@ -32,6 +32,7 @@ from orthogp.posterior import (
     marginals,
 )
 from orthogp.posterior.conditioning import basis_predictor, with_rows
+from orthogp.posterior.gradients import gradient_variance
 from orthogp.posterior.induced import Features, Observations
 from orthogp.posterior.joint import local, mean_at, moments
 from orthogp.posterior.near_rows import near_predictor
@@ -189,6 +190,11 @@ class VariationalGP(nn.Module):
 
         return self._remembered.get(self, "conditional", compute)
 
+    def keep(self, predictor: AnyPredictor) -> None:
+        """Keeps a predictor of this model as it stands, where that is its `conditional`."""
+        if isinstance(predictor, NearPredictor):
+            self._remembered.put(self, "conditional", predictor)
+
     @torch.no_grad()
     def condition_on(
         self,
@@ -196,14 +202,12 @@ class VariationalGP(nn.Module):
         y: Shaped[Tensor, "n *outputs"],
         weight: Float[Tensor, " n"] | None = None,
         count: int = NEIGHBORS,
-        predictor: NearPredictor | None = None,
     ) -> "VariationalGP":
         """A model that knows of these rows as well, in the time that they take, without training.
 
         It shares the kernel, the likelihood, the basis and the rows with this one. The rows are
-        near rows from then on, `count` of them where the model has none yet. `predictor` is this
-        model's own where it is at hand. The noise must be Gaussian. The first rows that join a
-        model cost what its predictor costs.
+        near rows from then on, `count` of them where the model has none yet. The noise must be
+        Gaussian. The first rows that join a model cost what `conditional` costs.
         """
         self.require_inputs(x)
         if not isinstance(self.likelihood, Gaussian):
@@ -212,7 +216,7 @@ class VariationalGP(nn.Module):
                 f"{type(self.likelihood).__name__}, for which q must be trained"
             )
         beta, before = self.basis.beta, self.near
-        known = self.conditional(count) if predictor is None else predictor
+        known = self.conditional(count)
         x, y = x.to(beta), latents_first(y.to(beta.device)).double()
         if weight is not None:
             weight = weight.to(x)
@@ -290,6 +294,10 @@ class VariationalGP(nn.Module):
         p = self.conditional()
         x = x.to(p.device, torch.float64)
         return mean_at(p, x, local(p, x)) + self._beside(x)
+
+    def gradient_variance(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "s n d"]:
+        """The variance of the latents' derivatives, for latents that share it once."""
+        return gradient_variance(self.conditional(), x)
 
     def sample_functions(
         self, number: int, generator: torch.Generator, frequencies: int = FREQUENCIES

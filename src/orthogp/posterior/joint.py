@@ -24,6 +24,8 @@ from orthogp.posterior.predictor import Predictor
 # Of the points of a batch the near rows are kept apart while they are no more than these;
 # otherwise batch after batch is worked on, with the rows that are near any of its points.
 MOST_APART = 1024
+# Numbers in the factors and covariances of the points that are worked on at a time.
+CHUNK_ELEMENTS = 2**24
 
 
 class Local(NamedTuple):
@@ -44,7 +46,7 @@ def local(p: NearPredictor, x: Float[Tensor, "m d"]) -> Local:
         c = x.new_zeros(shared, len(x), 0)
         return Local(near, c, c[0], w, None if w is None else w.expand(shared, *w.shape))
     with torch.no_grad():
-        L = _factor(p, near, x)
+        L = factor_of_near_rows(p, near, x)
     rows = p.rows.x[near].double()
     if p.covariance.fused:
         # About x: distances that are small are then exact.
@@ -85,21 +87,32 @@ def moments(
     """Mean and joint covariance of the q points of every batch."""
     x = x.to(p.device, torch.float64)
     (*batch, q, d), c = x.shape, len(p.rows.y)
+    k = min(p.count, len(p.rows))
+    size = 0 if p.features is None else len(p.features.beta)
+    together = (q * k) ** 2 if q * k <= MOST_APART else 0
+    height = max(1, CHUNK_ELEMENTS // max(1, q * (k * k + size) + together))
+    parts = [_moments(p, part) for part in x.reshape(-1, q, d).split(height)]
+    mean, covariance = (torch.cat(part, 1) for part in zip(*parts, strict=True))
+    covariance = covariance.reshape(len(covariance), *batch, q, q)
+    return mean.reshape(c, *batch, q), covariance.expand(c, *batch, q, q)
+
+
+def _moments(
+    p: NearPredictor, x: Float[Tensor, "t q d"]
+) -> tuple[Float[Tensor, "c t q"], Float[Tensor, "s t q q"]]:
+    t, q, d = x.shape
     flat = x.reshape(-1, d)
     at = local(p, flat)
-    mean = mean_at(p, flat, at).reshape(c, *batch, q)
+    mean = mean_at(p, flat, at).reshape(-1, t, q)
     if q == 1:
-        covariance = _variance(p, flat, at).unsqueeze(-1).unsqueeze(-1)
-    elif q * at.near.shape[1] <= MOST_APART:
-        covariance = _covariance(p, x.reshape(-1, q, d), at)
-    else:
-        parts = zip(flat.split(q), _split(at, q), strict=True)
-        covariance = torch.stack([_covariance_of_union(p, *part) for part in parts], 1)
-    covariance = covariance.reshape(len(covariance), *batch, q, q)
-    return mean, covariance.expand(c, *batch, q, q)
+        return mean, _variance(p, flat, at).reshape(-1, t, 1, 1)
+    if q * at.near.shape[1] <= MOST_APART:
+        return mean, _covariance(p, x, at)
+    parts = zip(flat.split(q), _split(at, q), strict=True)
+    return mean, torch.stack([_covariance_of_union(p, *part) for part in parts], 1)
 
 
-def _factor(
+def factor_of_near_rows(
     p: NearPredictor, near: Int[Tensor, "m k"], x: Float[Tensor, "m d"]
 ) -> Float[Tensor, "s m k k"]:
     """Of K_⊥NN + D."""
