@@ -17,7 +17,7 @@ BoTorch is an extra: `pip install 'orthogp[botorch]'`.
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -60,7 +60,7 @@ class _Fantasy:
         return torch.broadcast_shapes(self.X.shape[:-2], self.Y.shape[:-2])
 
 
-class OrthogonalGPModel(FantasizeMixin, Model):
+class OrthogonalGPModel(Model, FantasizeMixin):
     """A BoTorch model of one outcome or several, of rows by the tens of thousands.
 
     Until `fit` is called its hyperparameters are those that a fit starts from. `estimator` is an
@@ -72,8 +72,8 @@ class OrthogonalGPModel(FantasizeMixin, Model):
 
     def __init__(
         self,
-        train_X: Float[Tensor, "n d"],
-        train_Y: Float[Tensor, "n m"],
+        train_X: Tensor,
+        train_Y: Tensor,
         estimator: OrthogonalGPRegressor | None = None,
         outcome_transform: OutcomeTransform | None = None,
         input_transform: InputTransform | None = None,
@@ -87,7 +87,7 @@ class OrthogonalGPModel(FantasizeMixin, Model):
         template = OrthogonalGPRegressor() if estimator is None else estimator
         if template.likelihood not in (None, "gaussian"):
             raise ConfigurationError("a BoTorch model has Gaussian noise; leave likelihood as None")
-        self._template = clone(template).set_params(dtype="float64", device=str(train_X.device))
+        self._template = _changed(template, dtype="float64", device=str(train_X.device))
         if input_transform is not None:
             self.input_transform = input_transform.to(train_X)
             self.input_transform.train()
@@ -103,7 +103,7 @@ class OrthogonalGPModel(FantasizeMixin, Model):
         self._fantasy: _Fantasy | None = None
         self._learn(train_hyperparameters=False)
 
-    def fit(self) -> Self:
+    def fit(self) -> "OrthogonalGPModel":
         """Finds hyperparameters that predict rows left out; takes `fit_gpytorch_mll`'s place."""
         self._require_rows("fit")
         self._learn(train_hyperparameters=bool(self._template.train_hyperparameters))
@@ -111,7 +111,7 @@ class OrthogonalGPModel(FantasizeMixin, Model):
 
     def _learn(self, train_hyperparameters: bool, **parts: Any) -> None:
         X, Y = self.train_inputs[0], self.train_targets
-        gp = clone(self._template).set_params(train_hyperparameters=train_hyperparameters, **parts)
+        gp = _changed(self._template, train_hyperparameters=train_hyperparameters, **parts)
         y = Y.cpu().numpy()
         self._set_estimator(gp.fit(X.cpu().numpy(), y[:, 0] if y.shape[1] == 1 else y))
 
@@ -307,8 +307,15 @@ class OrthogonalGPModel(FantasizeMixin, Model):
         """A model that shares everything until it is given something else."""
         found = copy(self)
         for name in ("_parameters", "_buffers", "_modules"):
-            found.__dict__[name] = self.__dict__[name].copy()
+            object.__setattr__(found, name, getattr(self, name).copy())
         return found
+
+
+def _changed(estimator: OrthogonalGPRegressor, **settings: Any) -> OrthogonalGPRegressor:
+    """An unfitted estimator with other settings."""
+    found = clone(estimator)
+    assert isinstance(found, OrthogonalGPRegressor)
+    return found.set_params(**settings)
 
 
 def _outputs_first(noise: Tensor, like: Float[Tensor, "*b m q"]) -> Float[Tensor, "*b m q"]:

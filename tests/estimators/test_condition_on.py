@@ -113,9 +113,9 @@ def test_rows_in_a_file_are_checked(near, change, tmp_path):
 
 
 def test_what_is_refused(near):
-    with pytest.raises(DataError, match="columns|features"):
+    with pytest.raises(DataError, match=r"columns|features"):
         near.condition_on(X[:3, :1], Y[:3])
-    with pytest.raises(DataError, match="missing|not finite|NaN"):
+    with pytest.raises(DataError, match=r"missing|not finite|NaN"):
         near.condition_on(X[:3], [1.0, np.nan, 2.0])
     classifier = OrthogonalGPClassifier(max_steps=3, device="cpu").fit(X, Y > 50.0)
     with pytest.raises(ConfigurationError, match="Gaussian noise"):

@@ -41,7 +41,9 @@ def near_model(
     """A model with near rows, those of `rows(n, outputs)`."""
     x, y = rows(n, outputs, d=d)
     kernel, beta = default_sum(d, ard=True).double(), rows(inducing, seed=5, d=d)[0]
-    basis = build_basis("orthogonal", kernel, beta, beta[:0], outputs, "natural", "whitened", JITTER)
+    basis = build_basis(
+        "orthogonal", kernel, beta, beta[:0], outputs, "natural", "whitened", JITTER
+    )
     y = y.reshape(n, -1).mT
     order = canonical_order(x, y)
     near = NearRows(x[order], y[:, order], None, count, on_beta=on_beta)

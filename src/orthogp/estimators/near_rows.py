@@ -31,7 +31,7 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood, RegressionLikelihood
 from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP, build_basis, require_evaluable
-from orthogp.posterior import AnyPredictor, NearRows
+from orthogp.posterior import AnyPredictor
 from orthogp.posterior.near_rows import SMALLEST_WEIGHT
 from orthogp.posterior.neighbors import canonical_order
 from orthogp.posterior.points import choose_beta

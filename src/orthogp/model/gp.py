@@ -285,7 +285,9 @@ class VariationalGP(nn.Module):
 
         Differentiable in x, once; which rows are near does not count as a function of it.
         """
-        mean, covariance = moments(self.conditional(), x)
+        p = self.conditional()
+        with p.covariance.constant_parameters(p.rows.x):
+            mean, covariance = moments(p, x)
         flat = x.reshape(-1, x.shape[-1]).to(mean)
         return mean + self._beside(flat).reshape(-1, *mean.shape[1:]), covariance
 
@@ -293,7 +295,9 @@ class VariationalGP(nn.Module):
         """The mean of the latents, in float64; differentiable in x, once."""
         p = self.conditional()
         x = x.to(p.device, torch.float64)
-        return mean_at(p, x, local(p, x)) + self._beside(x)
+        with p.covariance.constant_parameters(x):
+            mean = mean_at(p, x, local(p, x))
+        return mean + self._beside(x)
 
     def gradient_variance(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "s n d"]:
         """The variance of the latents' derivatives, for latents that share it once."""
@@ -316,7 +320,8 @@ class VariationalGP(nn.Module):
         if not isinstance(self.near, SiteRows) or self.near.count == 0:
             return mean
         p = self._remembered.get(self, "correction", self.near.correction)
-        return mean + mean_at(p, x, local(p, x))
+        with p.covariance.constant_parameters(x):
+            return mean + mean_at(p, x, local(p, x))
 
 
 @dataclass(frozen=True)
@@ -334,7 +339,9 @@ class LatentFunctions:
 
         In float64, and differentiable in x once.
         """
-        values = self.functions(x)
+        covariance = self.functions.predictor.covariance
+        with covariance.constant_parameters(self.functions.predictor.rows.x):
+            values = self.functions(x)
         beside = self.model._beside(x.reshape(-1, x.shape[-1]).to(values))
         if x.ndim == 3:
             beside = beside.reshape(-1, *x.shape[:2]).movedim(1, 0)

@@ -48,7 +48,7 @@ def basis_predictor(
     S = q.S.double()
     precision = torch.cholesky_inverse(cholesky(S))
     b = (precision @ q.v.unsqueeze(-1)).squeeze(-1)
-    same = one_noise and bool((S == S[:1]).all())
+    same = one_noise and bool((S[:1] == S).all())
     induced = InducedPosterior(S[:1] if same else S, b)
     x, y = basis.beta.detach()[:0], b[:, :0]
     rows = Observations(x, y, b.new_zeros(len(induced.S), 0))
@@ -108,7 +108,7 @@ def _induced(
     assert growth.before is not None
     assert known is not None
     joined = len(rows) - start
-    if 0 < start and len(rows) <= p.count:
+    if start > 0 and len(rows) <= p.count:
         found = induced_posterior(p.covariance, features, rows, leaf=p.count)
         return InducedPosterior(found.S, found.b)
     if joined <= p.count:

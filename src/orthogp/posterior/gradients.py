@@ -42,16 +42,16 @@ def _variance(p: NearPredictor, kernel: RadialSum, x: Float[Tensor, "m d"]) -> T
     scale = kernel.scale.unsqueeze(-1)
     prior = (-2.0 * slopes * scale * kernel.inverse.square()).sum(0).expand(d)
     found = prior.expand(len(p.rows.noise), len(x), d)
-    dw = W = None
+    dw = None
     if p.features is not None:
         dw = _slope(kernel, x, p.features.beta.expand(len(x), -1, -1)).mT @ p.features.R.mT
         found = found - dw.square().sum(-1)
     left = dw
     if near.shape[1]:
         dk = _slope(kernel, x, p.rows.x[near].double())
-        if p.features is not None and dw is not None:
-            W = p.features.W[near].double()
-            dk = dk - W @ dw.mT
+        # Without q(v) there is nothing along β.
+        W = dk[..., :0] if p.features is None else p.features.W[near].double()
+        dk = dk if dw is None else dk - W @ dw.mT
         C = torch.cholesky_solve(dk, factor_of_near_rows(p, near, x))
         found = found - (C * dk).sum(-2)
         left = None if dw is None else dw - C.mT @ W
@@ -65,9 +65,7 @@ def _slope(
 ) -> Float[Tensor, "m l d"]:
     """∂k(x, z)/∂x."""
     difference, total = x.unsqueeze(1) - z, None
-    for family, inverse, scale in zip(
-        kernel.families, kernel.inverse, kernel.scale, strict=True
-    ):
+    for family, inverse, scale in zip(kernel.families, kernel.inverse, kernel.scale, strict=True):
         q = (difference * inverse).square().sum(-1)
         part = 2.0 * scale * FAMILIES[family](q)[1].unsqueeze(-1) * inverse.square() * difference
         total = part if total is None else total + part

@@ -339,9 +339,10 @@ class _Tables(Forgotten):
 
     def up_to_date(self, name: str, rows: Tensor) -> GrowingTable:
         """The table of these rows, or one of its own where they have moved."""
-        table = getattr(self, name)
-        same = table is not None and table.rows.data_ptr() == rows.data_ptr()
-        return table if same and table.rows.shape == rows.shape else GrowingTable(rows)
+        table: GrowingTable | None = getattr(self, name)
+        if table is None or table.rows.shape != rows.shape:
+            return GrowingTable(rows)
+        return table if table.rows.data_ptr() == rows.data_ptr() else GrowingTable(rows)
 
 
 def near_predictor(

@@ -50,8 +50,9 @@ def restore_near(
     if weight is not None and (weight.shape != x.shape[:1] or not bool((weight > 0).all())):
         raise FileError("the weights of its near rows are not positive, one for each")
     _require_rows(basis, x, y, *([] if weight is None else [weight]))
-    alone = 0 < added < len(x) and not after_basis or added == len(x) and after_basis
-    if added != 0 and not (alone and count > 0):
+    # All of them have joined a basis, some of them rows that were there before.
+    possible = added == len(x) if after_basis else 0 < added < len(x)
+    if added != 0 and not (possible and count > 0):
         raise FileError("its near rows are not those that have joined a model")
     return NearRows(x, y, weight, count, on_mean, on_beta, added, after_basis)
 
