@@ -5,11 +5,11 @@
 
 Hartmann-6 or Ackley-20, observed with a little noise; the best value without noise is what counts.
 `orthogp` is `OrthogonalGPModel`, `exact` `SingleTaskGP`, `variational` `SingleTaskVariationalGP`,
-`random` draws points. A round conditions the model on the last batch, or fits it anew where the rows
-have become half as many again since its last fit, and proposes a batch: by `qLogExpectedImprovement`
-up to 10 points, beyond by functions of the posterior, each climbed from the best of some candidates.
-Prints the best value and the median seconds of a round, with and without a fit, for every model and
-seed.
+`random` draws points. A round conditions the model on the last batch, or fits it anew where the
+rows have become half as many again since its last fit, and proposes a batch: up to 10 points by
+`qLogExpectedImprovement`, beyond by functions of the posterior, each climbed from the best of some
+candidates. Prints the best value and the median seconds of a round, with and without a fit, for
+every model and seed.
 """
 
 import argparse

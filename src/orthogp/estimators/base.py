@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from orthogp import training
-from orthogp.errors import ConfigurationError, FileError, OrthogpError
+from orthogp.errors import ConfigurationError, DataError, FileError, OrthogpError
 from orthogp.estimators.calibration import Calibration, LatentScales
 from orthogp.estimators.checks import Columns, checked_table, require_fitted
 from orthogp.estimators.defaults import (
@@ -207,6 +207,8 @@ class OrthogonalGP(Settings, BaseEstimator):
         check_settings(settings)
         intake = Intake(type(self), settings, self._learner(None), before.units)
         data = _fit_data(intake, X, y, sample_weight, torch.Generator().manual_seed(0))
+        if not isinstance(data.train, Rows):
+            raise DataError("rows join a model from memory; pass so large a table in parts")
         require_alike(data.train, current_team())
         near, rows = near_settings(settings, data, model.likelihood), data.bound_rows
         count = near.counts[0] if near else NEIGHBORS[0]

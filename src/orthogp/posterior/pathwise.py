@@ -162,4 +162,6 @@ def sample_functions(
 
 
 def _normal(shape: tuple[int, ...], generator: torch.Generator, like: Tensor) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(like.device)
+    device = generator.device
+    values = torch.randn(shape, generator=generator, dtype=torch.float64, device=device)
+    return values.to(like.device)
