@@ -99,9 +99,11 @@ class OrthogonalGPModel(Model, FantasizeMixin):
             outcome_transform.eval()
             self.outcome_transform = outcome_transform
         self._rows = [(train_X.detach(), train_Y.detach())]
-        self._outputs = list(range(train_Y.shape[-1]))
+        self._num_outcomes = train_Y.shape[-1]
+        self._outputs = list(range(self._num_outcomes))
         self._fantasy: _Fantasy | None = None
-        self._learn(train_hyperparameters=False)
+        self._gp: OrthogonalGPRegressor | None = None
+        self._unit_tensors: list[Tensor] = []
 
     def fit(self) -> "OrthogonalGPModel":
         """Finds hyperparameters that predict rows left out; takes `fit_gpytorch_mll`'s place."""
@@ -123,12 +125,29 @@ class OrthogonalGPModel(Model, FantasizeMixin):
         units = gp._fitted.units
         scalings = (units.inputs, units.targets.scaling)  # pyright: ignore
         like = gp.model_.basis.beta.detach()
-        self._units = [torch.as_tensor(t).to(like) for s in scalings for t in (s.shift, s.scale)]
+        parts = [t for scaling in scalings for t in (scaling.shift, scaling.scale)]
+        self._unit_tensors = [torch.as_tensor(t).to(like) for t in parts]
 
     @property
     def estimator(self) -> OrthogonalGPRegressor:
         """The fitted estimator: of inputs and outcomes as they are transformed."""
+        if self._gp is None:
+            self._learn(train_hyperparameters=False)
+        assert self._gp is not None
         return self._gp
+
+    def __getattr__(self, name: str) -> Any:
+        # Conditioning takes a while, which is wasted where `fit` follows: it waits until it counts.
+        if name in ("likelihood", "covar_module") and self.__dict__.get("_gp", self) is None:
+            self._learn(train_hyperparameters=False)
+        return super().__getattr__(name)
+
+    @property
+    def _units(self) -> list[Tensor]:
+        """Shift and scale of inputs, then those of outcomes."""
+        if self._gp is None:
+            self._learn(train_hyperparameters=False)
+        return self._unit_tensors
 
     @property
     def train_inputs(self) -> tuple[Float[Tensor, "n d"]]:
@@ -220,7 +239,7 @@ class OrthogonalGPModel(Model, FantasizeMixin):
     def _model_moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
         shift_x, scale_x, shift_y, scale_y = self._units
         x = ((X.to(shift_x) - shift_x) / scale_x).clamp(-FARTHEST, FARTHEST)
-        mean, covariance = self._gp.model_.moments(x)
+        mean, covariance = self.estimator.model_.moments(x)
         mean, covariance = mean[self._outputs].movedim(0, -2), covariance[self._outputs]
         shift_y, scale_y = (t[self._outputs].unsqueeze(-1) for t in (shift_y, scale_y))
         covariance = covariance.movedim(0, -3) * scale_y.square().unsqueeze(-1)
@@ -244,7 +263,7 @@ class OrthogonalGPModel(Model, FantasizeMixin):
         if hasattr(self, "outcome_transform"):
             outcomes = self.outcome_transform(Y)[0]
         tracked = any(t.requires_grad for t in (X, Y))
-        whole = self._fantasy is None and len(self._outputs) == len(self._units[3])
+        whole = self._fantasy is None and len(self._outputs) == self._num_outcomes
         one_noise = noise is None or self.num_outputs == 1
         if X.ndim == 2 and Y.ndim == 2 and whole and one_noise and not tracked:
             return self._joined(X, Y, transformed, outcomes, noise)
@@ -265,7 +284,7 @@ class OrthogonalGPModel(Model, FantasizeMixin):
         y = y[:, 0] if y.shape[1] == 1 else y
         found = self._copy()
         found._rows = [*self._rows, (X.detach(), Y.detach())]
-        found._set_estimator(self._gp.condition_on(transformed.cpu().numpy(), y, weight))
+        found._set_estimator(self.estimator.condition_on(transformed.cpu().numpy(), y, weight))
         return found
 
     def subset_output(self, idcs: list[int]) -> "OrthogonalGPModel":
@@ -292,13 +311,19 @@ class OrthogonalGPModel(Model, FantasizeMixin):
     ) -> Any:
         """Takes hyperparameters and transforms, and conditions on the rows that the model has."""
         self._require_rows("load_state_dict")
+        model = self.estimator.model_
         found = super().load_state_dict(state_dict, strict, assign)
-        gp = self._gp.model_
-        self._learn(False, kernel=gp.covariance.kernel, likelihood=gp.likelihood)
+        self._learn(False, kernel=model.covariance.kernel, likelihood=model.likelihood)
         return found
 
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Hyperparameters and transforms."""
+        if self._gp is None:
+            self._learn(train_hyperparameters=False)
+        return super().state_dict(*args, **kwargs)
+
     def _require_rows(self, name: str) -> None:
-        if self._fantasy is not None or len(self._outputs) != len(self._units[3]):
+        if self._fantasy is not None or len(self._outputs) != self._num_outcomes:
             raise ConfigurationError(
                 f"{name} is for a model of all its outcomes and without fantasies"
             )

@@ -200,6 +200,7 @@ class FantasyModel(GP):
         q, m = self.strategy(torch.cat(both, -2), diag=False), self.inputs.shape[-2]
         at_inputs, mean = q.mean[..., :m], q.mean[..., m:]
         known = self.likelihood(MultivariateNormal(at_inputs, q.covariance_matrix[..., :m, :m]))
+        assert isinstance(known, MultivariateNormal)
         L = psd_safe_cholesky(known.covariance_matrix)
         half = torch.linalg.solve_triangular(L, q.covariance_matrix[..., :m, m:], upper=False)
         residual = (self.targets - at_inputs).unsqueeze(-1)

@@ -1,7 +1,7 @@
 """Functions of the posterior: their moments beside it, and one function at every call.
 
 Means are compared within 5 standard errors of the draws, covariances within 6: those of a product
-of two Gaussian numbers, √((s_ii s_jj + s_ij²) / n), a little more for features that are not.
+of two Gaussian numbers, √((s_ii s_jj + s_ij²) / n), a little more for frequencies that are shared.
 """
 
 import gpytorch

@@ -8,8 +8,10 @@ of the rows near x (`joint`),
     F(x) = base(x) + ŵ_xᵀ v + c_xᵀ (y_N − g_⊥(N) − ε_N) + g_⊥(x).
 
 The noise of a row is drawn once for a function, so that F is one function wherever and however
-often it is evaluated. Its mean and covariance are those of the posterior: a function has
-frequencies of its own, over which the covariance of its features is k exactly.
+often it is evaluated. Its mean and covariance are those of the posterior: over its random
+frequencies the covariance of the features is k exactly. Up to `SETS` functions have frequencies of
+their own, more of them share as many sets; p frequencies in each of h sets leave an error of about
+1/√(p h) in the covariance over many functions that are drawn together.
 
 The features [cos ωᵀx, sin ωᵀx] have the frequencies of the spectral density of k: ω = z / ℓ with z
 standard normal for an RBF kernel, and z √(2ν / u) / ℓ with u ~ χ²(2ν) for a Matérn kernel.
@@ -27,7 +29,7 @@ from orthogp.posterior.induced import dot, factor_with_noise
 from orthogp.posterior.joint import basis_mean, local
 from orthogp.posterior.near_rows import NearPredictor
 
-FREQUENCIES = 512
+FREQUENCIES, SETS = 512, 8
 # Numbers in a table of features that is made at a time.
 CHUNK_ELEMENTS = 2**22
 DEGREES = {"matern12": 1, "matern32": 3, "matern52": 5}
@@ -35,9 +37,12 @@ DEGREES = {"matern12": 1, "matern32": 3, "matern52": 5}
 
 @dataclass(frozen=True)
 class PriorFunctions:
-    """Functions of the prior, f of them for each of c outputs, with p frequencies each."""
+    """Functions of the prior, f of them for each of c outputs.
 
-    frequencies: Float[Tensor, "f c p d"]
+    Function i has the p frequencies of the set i modulo h.
+    """
+
+    frequencies: Float[Tensor, "h c p d"]
     cosines: Float[Tensor, "f c p"]
     sines: Float[Tensor, "f c p"]
 
@@ -60,7 +65,7 @@ class PriorFunctions:
         omegas, scales = [], []
         for term in covariance.terms:
             lengthscale = term.kernel.lengthscale.double().reshape(-1)
-            z = _normal((number, outputs, frequencies, x.shape[1]), generator, x)
+            z = _normal((min(number, SETS), outputs, frequencies, x.shape[1]), generator, x)
             if term.family in DEGREES:
                 degrees = DEGREES[term.family]
                 u = _normal((degrees, *z.shape[:-1], 1), generator, x).square().sum(0)
@@ -74,15 +79,30 @@ class PriorFunctions:
 
     def __call__(self, x: Float[Tensor, "*f m d"]) -> Float[Tensor, "g c m"]:
         """The functions at x, `[m, d]`, or at an x of each function, `[f, m, d]`."""
-        f, c, p, _ = self.frequencies.shape
-        height = max(1, CHUNK_ELEMENTS // (f * c * p))
-        parts = [self._at(part) for part in x.split(height, dim=-2)]
-        return torch.cat(parts, -1) if parts else x.new_zeros(f, c, 0)
+        sets, number = len(self.frequencies), len(self.cosines)
+        order = torch.cat([torch.arange(i, number, sets) for i in range(sets)])
+        values = torch.cat([self._of_set(i, x) for i in range(sets)])
+        return values[order.argsort().to(values.device)]
 
-    def _at(self, x: Tensor) -> Tensor:
-        x = x if x.ndim == 2 else x.unsqueeze(1)
-        phase = self.frequencies @ x.mT
-        cosines, sines = self.cosines.unsqueeze(-2), self.sines.unsqueeze(-2)
+    def _of_set(self, i: int, x: Tensor) -> Tensor:
+        """Those functions that have the frequencies of one set."""
+        part = slice(i, None, len(self.frequencies))
+        cosines, sines = self.cosines[part], self.sines[part]
+        x = x if x.ndim == 2 else x[part].unsqueeze(1)
+        _, c, p, _ = self.frequencies.shape
+        height = max(1, CHUNK_ELEMENTS // (c * p * (1 if x.ndim == 2 else len(x))))
+        return torch.cat(
+            [self._at(self.frequencies[i], cosines, sines, z) for z in x.split(height, dim=-2)], -1
+        )
+
+    @staticmethod
+    def _at(omega: Tensor, cosines: Tensor, sines: Tensor, x: Tensor) -> Tensor:
+        # [c, p, m], or with the functions before.
+        phase = omega @ x.mT
+        if phase.ndim == 3:
+            cosines, sines = cosines.movedim(1, 0), sines.movedim(1, 0)
+            return (cosines @ phase.cos() + sines @ phase.sin()).movedim(1, 0)
+        cosines, sines = cosines.unsqueeze(-2), sines.unsqueeze(-2)
         return (cosines @ phase.cos() + sines @ phase.sin()).squeeze(-2)
 
 
