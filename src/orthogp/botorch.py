@@ -377,15 +377,21 @@ class FunctionPath(SamplePath):
         X = x.squeeze(-3) if several else x
         missing = max(0, len(self.shape) - (X.ndim - 2))
         X = X.reshape(*[1] * missing, *X.shape)
-        lead = X.shape[: X.ndim - 2 - len(self.shape)]
-        X = X.expand(*lead, *self.shape, *X.shape[-2:])
-        (n, d), count = X.shape[-2:], len(self.functions)
+        lead, own = (
+            X.shape[: X.ndim - 2 - len(self.shape)],
+            X.shape[X.ndim - 2 - len(self.shape) : -2],
+        )
         transformed = model.transform_inputs(X)
+        n, d, count = X.shape[-2], transformed.shape[-1], len(self.functions)
         shift_x, scale_x, shift_y, scale_y = model._units
         points = ((transformed.to(shift_x) - shift_x) / scale_x).clamp(-FARTHEST, FARTHEST)
-        d = points.shape[-1]
-        # Of every function all its points, one batch after the other.
-        points = points.reshape(-1, count, n, d).movedim(1, 0).reshape(count, -1, d)
+        if own.numel() == 1:
+            # The same points for all functions are conditioned on once.
+            points = points.reshape(-1, d)
+        else:
+            # Of every function all its points, one batch after the other.
+            points = points.expand(*lead, *self.shape, n, d).reshape(-1, count, n, d)
+            points = points.movedim(1, 0).reshape(count, -1, d)
         values = self.functions(points)[:, model._outputs]
         shift_y, scale_y = (t[model._outputs].unsqueeze(-1) for t in (shift_y, scale_y))
         values = values * scale_y + shift_y

@@ -26,7 +26,7 @@ from torch import Tensor
 from orthogp.errors import ConfigurationError
 from orthogp.kernel.covariance import Covariance
 from orthogp.posterior.induced import dot, factor_with_noise
-from orthogp.posterior.joint import basis_mean, local
+from orthogp.posterior.joint import Local, basis_mean, local
 from orthogp.posterior.near_rows import NearPredictor
 
 FREQUENCIES, SETS = 512, 8
@@ -126,14 +126,15 @@ class PosteriorFunctions:
         """
         x = x.to(self.predictor.device, torch.float64)
         x = x if x.ndim == 3 else x.unsqueeze(0)
-        height = max(1, self.predictor._height(compiled=False) // len(x))
+        compiled = _by_machine_code(self.predictor, x)
+        height = max(1, self.predictor._height(compiled) // len(x))
         parts = [self._at(part) for part in x.split(height, dim=1)]
         return torch.cat(parts, -1)
 
     def _at(self, x: Float[Tensor, "g m d"]) -> Float[Tensor, "f c m"]:
         p, (g, m, d) = self.predictor, x.shape
         flat = x.reshape(-1, d)
-        at, values = local(p, flat), self.prior(x if g > 1 else flat)
+        at, values = _local(p, flat), self.prior(x if g > 1 else flat)
 
         def by_function(t: Tensor) -> Tensor:
             """From `[s, g m, …]` to `[g, s, m, …]`."""
@@ -149,6 +150,20 @@ class PosteriorFunctions:
             rows = self.rows.unsqueeze(2).expand(-1, -1, m, -1).gather(-1, near)
             values = values + dot(by_function(at.c), rows)
         return values if p.base is None else values + by_function(basis_mean(p.base, flat))
+
+
+def _by_machine_code(p: NearPredictor, x: Tensor) -> bool:
+    """Whether no gradient is asked for, and machine code is there that rounds as torch does."""
+    return not x.requires_grad and p.dtype == torch.float64 and p._compiled_kernel() is not None
+
+
+def _local(p: NearPredictor, x: Float[Tensor, "m d"]) -> Local:
+    if not _by_machine_code(p, x):
+        return local(p, x)
+    with torch.no_grad():
+        found, w = p._local(x), None if p.features is None else p.features(x)
+    # Functions do not need k_⊥Nx.
+    return Local(found.near, found.c, found.c[0], w, found.w)
 
 
 @torch.no_grad()
