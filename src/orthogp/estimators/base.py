@@ -37,6 +37,8 @@ from orthogp.estimators.near_rows import (
     add_near_rows,
     fit_near,
     near_settings,
+    require_row_noise,
+    with_noise_of,
 )
 from orthogp.estimators.outcome import (
     COMPARED_ROWS,
@@ -61,6 +63,7 @@ from orthogp.estimators.state import (
     pack_fitted,
     pack_settings,
     unpack_fitted,
+    unpack_noise,
 )
 from orthogp.estimators.streamed import is_large, loaded, streamed_data
 from orthogp.estimators.targets import Learner, Targets
@@ -109,7 +112,7 @@ class OrthogonalGP(Settings, BaseEstimator):
         """How targets are checked and learned; `classes` are all that may ever occur."""
 
     @abstractmethod
-    def _prior(self, y: Tensor, targets: Targets) -> tuple[Likelihood, Mean | None, float]:
+    def _prior(self, data: FitData) -> tuple[Likelihood, Mean | None, float]:
         """A fresh likelihood, the prior mean, and the variance of the default kernel's parts."""
 
     @abstractmethod
@@ -155,6 +158,12 @@ class OrthogonalGP(Settings, BaseEstimator):
         else:
             self._set_fitted(self._learn(X, y, sample_weight, before, classes, adds))
         return self
+
+    def _settings(self) -> dict[str, Any]:
+        """All settings, refused where they are wrong whatever the data."""
+        settings = self.get_params(deep=False)
+        check_settings(settings)
+        return settings
 
     @cpu_by_default()
     def condition_on(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -203,16 +212,15 @@ class OrthogonalGP(Settings, BaseEstimator):
 
     def _learn_more(self, X: Any, y: Any, sample_weight: Any, before: Fitted) -> Fitted:
         """Rows join those that predictions are conditioned on; nothing is trained."""
-        settings, model = self.get_params(deep=False), before.model
-        check_settings(settings)
+        settings, model = self._settings(), before.model
         intake = Intake(type(self), settings, self._learner(None), before.units)
         data = _fit_data(intake, X, y, sample_weight, torch.Generator().manual_seed(0))
         if not isinstance(data.train, Rows):
             raise DataError("rows join a model from memory; pass so large a table in parts")
         require_alike(data.train, current_team())
-        near, rows = near_settings(settings, data, model.likelihood), data.bound_rows
+        near, rows = near_settings(settings, data, model.likelihood), with_noise_of(model, data)
         count = near.counts[0] if near else NEIGHBORS[0]
-        model = model.condition_on(rows.x, rows.y, rows.weight, count)
+        model = model.condition_on(rows.x, rows.y, rows.noise_divisor, count)
         device = usable_device(self.device)
         return Fitted.on_device(device, model, **before.learned())
 
@@ -226,8 +234,7 @@ class OrthogonalGP(Settings, BaseEstimator):
         adds: bool,
     ) -> Fitted:
         """Fits a model to these rows, continuing from the previous fit if there is one."""
-        settings = self.get_params(deep=False)
-        check_settings(settings)
+        settings = self._settings()
         device = usable_device(self.device)
         # Among several processes the first decides, so that all end with the same bits.
         team = current_team()
@@ -237,12 +244,14 @@ class OrthogonalGP(Settings, BaseEstimator):
         data = _fit_data(intake, X, y, sample_weight, generator)
         require_alike(data.train, team)
         train, held_out = data.train, data.held_out
-        prior = self._prior(data.sample.y, data.units.targets)
+        prior = self._prior(data)
         if before is not None and isinstance(before.model.near, NearRows):
             # There is nothing to continue: hyperparameters are found anew, q is solved for.
             before = None
         # A fit that was trained by steps is continued by steps.
         near = near_settings(settings, data, prior[0]) if before is None else None
+        if before is not None:
+            require_row_noise(settings, prior[0], "near rows, and this fit continues one without")
         if near is not None and not near.by_steps:
             found = fit_near(settings, data, prior, near, self._calibrate, device, generator)
             return fitted_with_rows(data, found)
@@ -438,13 +447,13 @@ class OrthogonalGP(Settings, BaseEstimator):
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """All of a fitted estimator but its model, as JSON and tensors."""
-        settings, tensors = pack_settings(self.get_params(deep=False))
+        settings, tensors = pack_settings(self._settings())
         meta, learned = pack_fitted(self._fitted)
         header = {
             "estimator": type(self).__name__,
             "settings": settings,
             "own_kernel": self.kernel is not None,
-            "own_likelihood": not isinstance(self.likelihood, str | None),
+            "own_likelihood": not isinstance(self._settings()["likelihood"], str | None),
         }
         return header | meta, tensors | learned
 
@@ -459,6 +468,8 @@ class OrthogonalGP(Settings, BaseEstimator):
                 setattr(self, name, finite_tensor(tensors, name, (None, columns.count)).numpy())
         if meta["own_kernel"]:
             self.kernel = deepcopy(model.covariance.kernel)
+        if "noise_variance" in tensors:
+            self.noise_variance = unpack_noise(tensors, model.basis.num_latents)
         if meta["own_likelihood"]:
             self.likelihood = deepcopy(model.likelihood)
         # The points to check have no column names.

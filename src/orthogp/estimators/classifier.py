@@ -18,6 +18,7 @@ from orthogp.estimators.calibration import LatentScales, fit_latent_scales
 from orthogp.estimators.checks import checked_labels, require_fitted
 from orthogp.estimators.defaults import CLASSIFICATION_VARIANCE
 from orthogp.estimators.fitted import Fitted
+from orthogp.estimators.intake import FitData
 from orthogp.estimators.scaling import Scaling
 from orthogp.estimators.settings import no_type_check
 from orthogp.estimators.state import unpack_classes
@@ -96,7 +97,8 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
     def _learner(self, classes: NDArray | None) -> LabelLearner:
         return LabelLearner(classes)
 
-    def _prior(self, y: Tensor, targets: Targets) -> tuple[Likelihood, Mean | None, float]:
+    def _prior(self, data: FitData) -> tuple[Likelihood, Mean | None, float]:
+        targets = data.units.targets
         assert isinstance(targets, LabelTargets)
         count = len(targets.classes)
         spec = deepcopy(self.likelihood)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from orthogp.estimators.targets import LabelTargets
 from orthogp.model import VariationalGP
 from orthogp.posterior import AnyPredictor
 from orthogp.training import predict_in_chunks
+from orthogp.training.log_noise import mean_noise
 
 # Rows that a prediction looks at together: memory does not grow with the table.
 CHUNK_ROWS = 2**15
@@ -75,7 +77,28 @@ class Fitted:
             found["feature_names_in_"] = columns.names
         if isinstance(targets, LabelTargets):
             found["classes_"] = targets.classes
+        else:
+            found["noise_learned_"] = self.model.log_noise is not None
         return found
+
+    @cached_property
+    def noise_predictor(self) -> AnyPredictor:
+        """The posterior of the noise's logarithm, condensed, where noise is a function of x."""
+        assert self.model.log_noise is not None
+        return self.model.log_noise.predictor()
+
+    @cpu_by_default()
+    def noise_scale(self, X: Array) -> Tensor | None:
+        """What the noise of a new observation is multiplied by, `[c, n]`; None for nothing."""
+        log_noise = self.model.log_noise
+        if log_noise is None:
+            return None
+        parts = []
+        for start in range(0, len(X), CHUNK_ROWS):
+            x = self.standardised(X[start : start + CHUNK_ROWS])
+            moments = predict_in_chunks(log_noise, x, self.noise_predictor)
+            parts += [mean_noise(mean, variance).cpu() for mean, variance in moments]
+        return torch.cat(parts, dim=1)
 
     def standardised(self, X: Array) -> Tensor:
         """New rows in the units of the model."""

@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from orthogp.errors import DataError
 from orthogp.estimators.checks import Columns, checked_table, checked_weight
 from orthogp.estimators.defaults import count_held_out
+from orthogp.estimators.known_noise import row_noise
 from orthogp.estimators.scaling import Array, Moments, Scaling
 from orthogp.estimators.setting_checks import torch_dtype
 from orthogp.estimators.targets import Learner, Targets
@@ -26,9 +28,19 @@ class Units:
     inputs: Scaling
     targets: Targets
 
-    def rows(self, X: Array, y: NDArray, weight: Array | None, dtype: torch.dtype) -> Rows:
-        weights = None if weight is None else torch.tensor(weight, dtype=dtype)
-        rows = Rows(self.inputs.standardise(X, dtype), self.targets.encode(y), weights)
+    def rows(
+        self,
+        X: Array,
+        y: NDArray,
+        weight: Array | None,
+        dtype: torch.dtype,
+        noise_scale: Array | None = None,
+    ) -> Rows:
+        weights, scales = (
+            None if part is None else torch.tensor(part, dtype=dtype)
+            for part in (weight, noise_scale)
+        )
+        rows = Rows(self.inputs.standardise(X, dtype), self.targets.encode(y), weights, scales)
         # What was finite in float64 need not be in float32.
         rows.require_finite()
         return rows
@@ -40,7 +52,8 @@ class FitData:
 
     `held_out` rows calibrate and decide when to stop; β and γ are chosen from `sample`; the bound
     is computed on `bound_rows`, all of the `num_rows` rows or a random sample of them; `weight` is
-    the sum of the weights of all rows.
+    the sum of the weights of all rows. Where the noise of each row is known, `typical_noise` is the
+    mean of the variances of each target, in units of y², which the rows' scales multiply.
     """
 
     units: Units
@@ -50,6 +63,7 @@ class FitData:
     bound_rows: Rows
     num_rows: int
     weight: float
+    typical_noise: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -83,17 +97,23 @@ class Intake:
         X, columns = self.check_inputs(X, self.units and self.units.columns)
         y = self.learner.check(y, len(X))
         weight = checked_weight(sample_weight, len(X))
+        noise = row_noise(self.settings["noise_variance"], y)
         if weight is not None:
             weighted = weight > 0
             X, y, weight = X[weighted], y[weighted], weight[weighted]
+            noise = None if noise is None else noise[weighted]
         units = self.units
         if units is None:
             moments = Moments.of(X, weight, "X")
             units = self.learn(columns, moments, self.learner.survey(y, weight, None))
-        rows = units.rows(X, y, weight, self.dtype)
+        typical = scale = None
+        if noise is not None:
+            typical = np.array(np.average(noise, 0, weight))
+            scale = noise / typical
+        rows = units.rows(X, y, weight, self.dtype, scale)
         train, held_out = hold_out(rows, self.settings, generator)
         total = float(len(rows) if weight is None else weight.sum())
-        return FitData(units, train, held_out, train, rows, len(rows), total)
+        return FitData(units, train, held_out, train, rows, len(rows), total, typical)
 
 
 def hold_out(

@@ -9,29 +9,34 @@ held out.
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import torch
 from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import Kernel
 from gpytorch.means import Mean
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from orthogp.errors import ConfigurationError
-from orthogp.estimators.calibration import Calibration, LatentScales
 from orthogp.estimators.defaults import point_counts, python_number, training_config
 from orthogp.estimators.intake import FitData
+from orthogp.estimators.known_noise import is_known
+from orthogp.estimators.learned_noise import with_learned_noise
+from orthogp.estimators.near_fit import Calibrate, NearFit, calibration_of, log_densities
+from orthogp.estimators.scaling import Scaling
 from orthogp.estimators.settings import Settings
 from orthogp.estimators.start import given_points, own_kernel
+from orthogp.estimators.targets import NumberTargets
 from orthogp.kernel.covariance import Covariance
-from orthogp.likelihoods import Gaussian, Likelihood, RegressionLikelihood
+from orthogp.likelihoods import Gaussian, Likelihood
 from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP, build_basis, require_evaluable
-from orthogp.posterior import AnyPredictor
 from orthogp.posterior.near_rows import SMALLEST_WEIGHT
 from orthogp.posterior.neighbors import canonical_order
 from orthogp.posterior.points import choose_beta
@@ -43,6 +48,7 @@ from orthogp.training.every_row import (
     condition_on_rows,
 )
 from orthogp.training.hyperparameters import Hyperparameters
+from orthogp.training.log_noise import expected_noise, with_noise_scale
 from orthogp.training.predictive import MOST_EXACT, TYPICAL_STEPS, learn_to_predict
 from orthogp.training.search_run import SearchRun, search_checkpoints
 
@@ -53,29 +59,15 @@ MOST_FEATURES = 2**26
 # GPyTorch allows no noise below 1e-4 of the target's variance; tables without noise want less.
 SMALLEST_NOISE = 1e-6
 JITTER = 1e-8
-# The share of the time of a fit that hyperparameters may take.
-LEARNING_SHARE = 0.5
+# The share of the time of a fit that hyperparameters may take, and that of the fit with constant
+# noise where noise is learned.
+LEARNING_SHARE, FIRST_SHARE = 0.5, 0.4
 OBJECTIVES = ("auto", "bound", "leave_one_out")
 # Settings of the training by steps alone.
 STEP_SETTINGS = (
     "batch_size", "learning_rate", "adam_beta2", "natural_step", "kl_columns", "residual_points",
     "schedule", "clip_norm", "residual_rule", "train_points", "shard_residual", "early_stopping",
 )  # fmt: skip
-
-Calibrate = Callable[[Likelihood, Tensor, Tensor, Tensor], Calibration | LatentScales]
-
-
-@dataclass(frozen=True)
-class NearFit:
-    """A fitted model, predictions of left-out rows with the calibration that is learned from them,
-    and what its hyperparameters took to find."""
-
-    model: VariationalGP
-    predictor: AnyPredictor
-    left_out: LeftOut
-    calibration: Calibration | LatentScales
-    history: tuple[Report, ...]
-    steps: int
 
 
 @dataclass(frozen=True)
@@ -113,6 +105,7 @@ def near_settings(
     )
     point_counts(settings if all_rows is False else {**settings, "n_residual": 0}, len(data.train))
     obstacle = "n_neighbors above 0" if value == 0 else _obstacle(settings, data, likelihood)
+    require_row_noise(settings, likelihood, obstacle)
     if not obstacle:
         counts = NEIGHBORS if value == "auto" else (int(value),)
         return NearSettings(counts, all_rows, objective)
@@ -126,6 +119,23 @@ def near_settings(
         if wanted[name]:
             raise ConfigurationError(f"{name} needs {obstacle}")
     return None
+
+
+def require_row_noise(settings: Mapping[str, Any], likelihood: Likelihood, obstacle: str) -> None:
+    """Refuses noise that differs from row to row where near rows have an obstacle."""
+    if not isinstance(likelihood, Gaussian):
+        obstacle = "Gaussian noise"
+    elif settings["objective"] == "bound":
+        obstacle = obstacle or "objective='leave_one_out' or 'auto'"
+    wanted = {
+        "a noise_variance for every row": is_known(settings["noise_variance"]),
+        "noise='learned'": settings["noise"] == "learned",
+    }
+    for name in wanted:
+        if obstacle and wanted[name]:
+            raise ConfigurationError(f"{name} needs {obstacle}")
+    if all(wanted.values()):
+        raise ConfigurationError("noise='learned' and a noise_variance for every row: pass one")
 
 
 def _obstacle(settings: Mapping[str, Any], data: FitData, likelihood: Likelihood) -> str:
@@ -160,33 +170,91 @@ def fit_near(
     rows = _in_canonical_order(data.bound_rows)
     kernel = own_kernel(settings, rows.x, len(rows), variance).to(device)
     likelihood = likelihood.to(device)
-    if settings["likelihood"] is None:
+    if settings["likelihood"] is None and data.typical_noise is None:
         _allow_little_noise(likelihood)
     found = Hyperparameters(Covariance(kernel), likelihood)
     require_evaluable(found.covariance, rows.x[:1].to(device))
     most = None if settings["max_steps"] is None else config.max_steps
     run = _search_run(settings, found, rows, most, generator)
-    steps = 0
-    if settings["train_hyperparameters"] and found.parameters:
-        limit = started + LEARNING_SHARE * (deadline - started)
-        with run.told():
-            learned = learn_to_predict(
-                found, rows, generator, limit, most, run.report, checkpoint=run
+    problem = _Problem(settings, data.units.inputs, mean, near, calibrate, most, generator)
+    if settings["noise"] == "constant":
+        return problem.solve(rows, found, run, deadline)
+    first = problem.solve(rows, found, run, started + FIRST_SHARE * (deadline - started))
+    if run.reason == "interrupt":
+        return first
+
+    def refit(rows: Rows, first: NearFit) -> NearFit:
+        """The fit of rows with known noise, from the hyperparameters of the first."""
+        kernel, likelihood = deepcopy((first.model.covariance.kernel, first.model.likelihood))
+        assert isinstance(likelihood, Gaussian)
+        trained = [p for p in likelihood.parameters() if p.requires_grad]
+        # The scales of the rows are relative to it.
+        likelihood.requires_grad_(False)
+        found = Hyperparameters(Covariance(kernel), likelihood)
+        # Callbacks have heard of the end of the search.
+        folder = settings["checkpoint_dir"]
+        folder = None if folder is None else Path(folder) / "noise"
+        seed = generator.initial_seed()
+        run = SearchRun((), search_checkpoints(folder, found, rows, most, seed))
+        again = problem.solve(rows, found, run, deadline, first.left_out.rows)
+        history = tuple(replace(r, step=r.step + first.steps) for r in again.history)
+        for parameter in trained:
+            parameter.requires_grad_(True)
+        return replace(again, history=(*first.history, *history), steps=first.steps + again.steps)
+
+    return with_learned_noise(first, rows, refit, calibrate, deadline, generator)
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """All that a fit has beside its rows and the hyperparameters that it starts from."""
+
+    settings: Mapping[str, Any]
+    inputs: Scaling
+    mean: Mean | None
+    near: NearSettings
+    calibrate: Calibrate
+    max_steps: int | None
+    generator: torch.Generator
+
+    def solve(
+        self,
+        rows: Rows,
+        found: Hyperparameters,
+        run: SearchRun,
+        deadline: float,
+        chosen: Int[Tensor, " m"] | None = None,
+    ) -> NearFit:
+        """Hyperparameters that predict, and a model of the rows with them.
+
+        The rows `chosen` are left out to calibrate, random ones by default.
+        """
+        settings, generator, device, steps = self.settings, self.generator, found.noise.device, 0
+        if settings["train_hyperparameters"] and found.parameters:
+            now = time.monotonic()
+            limit = now + LEARNING_SHARE * (deadline - now)
+            with run.told():
+                learned = learn_to_predict(
+                    found, rows, generator, limit, self.max_steps, run.report, checkpoint=run
+                )
+                steps, run.reason = learned.steps, "interrupt" if learned.interrupted else "steps"
+        began = time.monotonic()
+        exact = len(rows) <= MOST_EXACT.get(device.type, MOST_EXACT["cpu"])
+        exact = exact and settings["inducing_points"] is None
+        beta = given_points(settings, "inducing_points", self.inputs)
+        if exact:
+            beta = rows.x.unique(dim=0)
+        elif beta is None:
+            beta = _inducing_points(settings, rows, found.covariance, generator)
+        model = _model(settings, found.covariance.kernel, found.likelihood, self.mean, beta)
+        if exact:
+            conditioned = condition_exactly(model, rows)
+        else:
+            conditioned = _conditioned(
+                model, rows, self.near, self.calibrate, deadline, generator, chosen
             )
-            steps, run.reason = learned.steps, "interrupt" if learned.interrupted else "steps"
-    exact = len(rows) <= MOST_EXACT.get(device.type, MOST_EXACT["cpu"])
-    exact = exact and settings["inducing_points"] is None
-    beta = given_points(settings, "inducing_points", data.units.inputs)
-    if exact:
-        beta = rows.x.unique(dim=0)
-    elif beta is None:
-        beta = _inducing_points(settings, rows, found.covariance, generator)
-    model = _model(settings, kernel, likelihood, mean, beta)
-    if exact:
-        conditioned = condition_exactly(model, rows)
-    else:
-        conditioned = _conditioned(model, rows, near, calibrate, deadline, generator)
-    return _ended(conditioned, calibrate, tuple(run.history), steps)
+        ended = _ended(conditioned, self.calibrate, tuple(run.history), steps)
+        return replace(ended, seconds=time.monotonic() - began)
 
 
 def _search_run(
@@ -231,28 +299,21 @@ def _conditioned(
     calibrate: Calibrate,
     deadline: float,
     generator: torch.Generator,
+    chosen: Int[Tensor, " m"] | None = None,
 ) -> Conditioned:
-    @torch.no_grad()
     def score(left_out: LeftOut) -> float:
-        calibration, likelihood = _calibration(model, left_out, calibrate), model.likelihood
-        assert isinstance(calibration, Calibration)
-        assert isinstance(likelihood, RegressionLikelihood)
-        density = calibration.log_density(likelihood, left_out.y, left_out.mean, left_out.variance)
-        return float(density.mean())
+        calibration = calibration_of(model, left_out, calibrate)
+        return float(log_densities(model, left_out, calibration).mean())
 
-    return condition_on_rows(model, rows, near.counts, near.all_rows, score, deadline, generator)
-
-
-def _calibration(
-    model: VariationalGP, left_out: LeftOut, calibrate: Calibrate
-) -> Calibration | LatentScales:
-    return calibrate(model.likelihood, left_out.y, left_out.mean, left_out.variance)
+    return condition_on_rows(
+        model, rows, near.counts, near.all_rows, score, deadline, generator, chosen
+    )
 
 
 def _ended(
     found: Conditioned, calibrate: Calibrate, history: tuple[Report, ...], steps: int
 ) -> NearFit:
-    calibration = _calibration(found.model, found.left_out, calibrate)
+    calibration = calibration_of(found.model, found.left_out, calibrate)
     return NearFit(found.model, found.predictor, found.left_out, calibration, history, steps)
 
 
@@ -271,10 +332,28 @@ def _warn_of_unused(settings: Mapping[str, Any]) -> None:
         )
 
 
+def with_noise_of(model: VariationalGP, data: FitData) -> Rows:
+    """The rows of a table, with scales of their noise that multiply this model's."""
+    rows, typical = data.bound_rows, data.typical_noise
+    if typical is None and model.log_noise is not None:
+        scale = expected_noise(model.log_noise, rows.x.to(model.basis.beta.device))
+        return with_noise_scale(rows, scale.to(rows.x.device))
+    if rows.noise_scale is None or typical is None:
+        return rows
+    assert isinstance(model.likelihood, Gaussian)
+    assert isinstance(data.units.targets, NumberTargets)
+    scale = torch.from_numpy(data.units.targets.scaling.scale)
+    # In the units of the model, one for each target.
+    known = torch.as_tensor(typical) / scale.square()
+    ratio = (known / model.likelihood.likelihood.noise.detach().cpu().reshape(-1)).to(rows.x)
+    noise_scale = rows.noise_scale.reshape(len(rows), -1) * ratio
+    return replace(rows, noise_scale=noise_scale if rows.y.ndim > 1 else noise_scale[:, 0])
+
+
 def _in_canonical_order(rows: Rows) -> Rows:
     order = canonical_order(rows.x, latents_first(rows.y))
     weight = None if rows.weight is None else rows.weight.clamp_min(SMALLEST_WEIGHT)
-    return Rows(rows.x, rows.y, weight).map(lambda t: t[order])
+    return replace(rows, weight=weight).map(lambda t: t[order])
 
 
 def _allow_little_noise(likelihood: Gaussian) -> None:

@@ -7,10 +7,11 @@ from torch import Tensor
 
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.intake import FitData
-from orthogp.estimators.near_rows import NearFit
+from orthogp.estimators.near_fit import NearFit
 from orthogp.execution.team import current_team
 from orthogp.likelihoods import Likelihood
 from orthogp.training import full_bound, gain_over_constant
+from orthogp.training.log_noise import bound_with_log_noise
 
 # Rows on which a fit is compared with a constant, and how much better it should be, in nats a row.
 COMPARED_ROWS, LEAST_GAIN = 2000, 5e-4
@@ -22,7 +23,8 @@ def fitted_with_rows(data: FitData, found: NearFit) -> Fitted:
     if team.leads:
         warn_if_nothing_learned(model.likelihood, left_out.y, left_out.mean, left_out.variance)
     team.align([*model.parameters(), *model.buffers()])
-    bound = team.agree(full_bound(model, data.bound_rows, data.num_rows))
+    whole_bound = full_bound if model.log_noise is None else bound_with_log_noise
+    bound = team.agree(whole_bound(model, data.bound_rows, data.num_rows))
     return Fitted(
         units=data.units,
         model=model,

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
@@ -12,9 +13,12 @@ from orthogp.errors import ConfigurationError, DataError, NumericalError
 from orthogp.estimators.calibration import Calibration
 from orthogp.estimators.checks import checked_numbers
 from orthogp.estimators.fitted import Fitted
+from orthogp.estimators.known_noise import require_positive
 from orthogp.estimators.scaling import Array
 from orthogp.estimators.targets import NumberTargets
-from orthogp.likelihoods import RegressionLikelihood
+from orthogp.likelihoods import Gaussian, RegressionLikelihood
+from orthogp.likelihoods.row_noise import log_jacobian, with_unit_scale
+from orthogp.likelihoods.targets import RowTargets
 
 # The most rows whose joint covariance is worth holding and factorising.
 MOST_JOINT_ROWS = 2000
@@ -36,7 +40,65 @@ def parts_of(fitted: Fitted) -> Parts:
     return Parts(likelihood, fitted.calibration, targets)
 
 
-def moments_of(fitted: Fitted) -> Callable[[slice, Tensor, Tensor], Tensor]:
+# Of the rows in a slice, from mean and variance of their latents.
+OfLatents = Callable[[slice, Tensor, Tensor], Tensor]
+
+
+def noise_scale_at(
+    fitted: Fitted, X: Array, noise_variance: Any = None
+) -> Float[Tensor, "c n"] | None:
+    """By what the likelihood's noise is multiplied at new rows; None where it is by nothing.
+
+    `noise_variance` is that of the rows where it is known, in units of y².
+    """
+    likelihood, _, targets = parts_of(fitted)
+    if noise_variance is None:
+        return fitted.noise_scale(X)
+    if not isinstance(likelihood, Gaussian):
+        raise ConfigurationError("noise_variance of new observations needs Gaussian noise")
+    known = checked_numbers(noise_variance, "noise_variance")
+    shapes = {(), (len(X),), (len(X), targets.count)}
+    if known.shape not in shapes:
+        raise DataError(
+            f"noise_variance has shape {known.shape} and X has {len(X)} rows; expected a number or "
+            "one for every row"
+        )
+    require_positive(known)
+    known = known.reshape(-1, 1) if known.ndim < 2 else known
+    variance = torch.from_numpy(known / targets.scaling.scale**2).expand(len(X), targets.count)
+    return variance.mT / likelihood.likelihood.noise.detach().cpu().double().reshape(-1, 1)
+
+
+def rescaled(compute: OfLatents, scale: Float[Tensor, "c n"] | None) -> OfLatents:
+    """What is computed of y/√r, in units of y."""
+    if scale is None:
+        return compute
+
+    def of_scaled(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
+        root = scale[:, rows].to(mean).sqrt()
+        return root * compute(rows, mean / root, variance / root.square())
+
+    return of_scaled
+
+
+def density_of(
+    fitted: Fitted, y: RowTargets, scale: Float[Tensor, "c n"] | None = None
+) -> OfLatents:
+    """The log density of these targets."""
+    likelihood, calibration, _ = parts_of(fitted)
+
+    def density(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
+        targets = y[rows].to(mean.device)
+        if scale is None:
+            return calibration.log_density(likelihood, targets, mean, variance)
+        own = scale[:, rows].to(mean)
+        unit = with_unit_scale(own, targets, mean, variance)
+        return calibration.log_density(likelihood, *unit) + log_jacobian(own, len(mean))
+
+    return density
+
+
+def moments_of(fitted: Fitted, scale: Float[Tensor, "c n"] | None = None) -> OfLatents:
     """Mean and standard deviation of a new observation, from those of the latents."""
     likelihood, calibration, _ = parts_of(fitted)
 
@@ -44,12 +106,18 @@ def moments_of(fitted: Fitted) -> Callable[[slice, Tensor, Tensor], Tensor]:
         found = likelihood.predictive(mean, calibration.variance(likelihood, variance))
         return torch.stack([found.mean, found.variance.sqrt()])
 
-    return moments
+    return rescaled(moments, scale)
 
 
-def quantiles_of(fitted: Fitted, levels: Tensor) -> Callable[[slice, Tensor, Tensor], Tensor]:
+def quantiles_of(
+    fitted: Fitted, levels: Tensor, scale: Float[Tensor, "c n"] | None = None
+) -> OfLatents:
     likelihood, calibration, _ = parts_of(fitted)
-    return lambda _, mean, variance: calibration.quantiles(likelihood, levels, mean, variance)
+
+    def quantiles(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
+        return calibration.quantiles(likelihood, levels, mean, variance)
+
+    return rescaled(quantiles, scale)
 
 
 def joint_latents(fitted: Fitted, X: Array) -> tuple[Tensor, Tensor]:

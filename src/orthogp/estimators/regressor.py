@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from gpytorch.likelihoods import FixedNoiseGaussianLikelihood
 from gpytorch.means import ConstantMean, Mean
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import RegressorMixin
@@ -18,13 +19,17 @@ from orthogp.estimators.calibration import Calibration, calibrate
 from orthogp.estimators.checks import require_fitted
 from orthogp.estimators.defaults import REGRESSION_VARIANCE
 from orthogp.estimators.functions import gradient_of, gradient_std_of
+from orthogp.estimators.intake import FitData
+from orthogp.estimators.known_noise import fix_noise, fixed_noise
 from orthogp.estimators.predictive import (
     MOST_JOINT_ROWS,
     checked_levels,
     covariance_of,
+    density_of,
     encoded_targets,
     joint_latents,
     moments_of,
+    noise_scale_at,
     parts_of,
     quantiles_of,
     square_root,
@@ -35,12 +40,18 @@ from orthogp.estimators.settings import no_type_check
 from orthogp.estimators.start import set_noise
 from orthogp.estimators.state import unpack_numbers
 from orthogp.estimators.targets import NumberLearner, NumberTargets, Targets
-from orthogp.likelihoods import Likelihood, RegressionLikelihood, as_likelihood
+from orthogp.likelihoods import Gaussian, Likelihood, RegressionLikelihood, as_likelihood
 
 
 @no_type_check
 class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
-    """Gaussian process regression on one target or several."""
+    """Gaussian process regression on one target or several.
+
+    After a fit also `noise_learned_`: whether the noise changes with x. With noise="learned" it is
+    False where constant noise predicts left-out rows as well.
+    """
+
+    noise_learned_: bool
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -56,17 +67,26 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         return self._fit(X, y, sample_weight, continues=True, adds=True)
 
     def predict(
-        self, X: ArrayLike, return_std: bool = False, return_cov: bool = False
+        self,
+        X: ArrayLike,
+        return_std: bool = False,
+        return_cov: bool = False,
+        noise_variance: ArrayLike | None = None,
     ) -> NDArray | tuple[NDArray, NDArray]:
         """The mean of a new observation; with it its standard deviation or covariance.
 
         The noise is included. Covariances are `(n, n)`, or `(n, n, t)` for several targets.
+
+        Here and in what follows `noise_variance` is the variance of the noise of the new
+        observations where it is known, in units of y²: a number, `(n,)`, or `(n, t)`. By default it
+        is what was learned or, after a fit with the known noise of every row, the mean of those.
         """
         if return_std and return_cov:
             raise ConfigurationError("ask for return_std or return_cov, not for both")
         fitted, X = self._prediction_inputs(X)
         in_units = parts_of(fitted).targets.in_units
-        mean, std = fitted.map_latents(X, moments_of(fitted))
+        scale = noise_scale_at(fitted, X, noise_variance)
+        mean, std = fitted.map_latents(X, moments_of(fitted, scale))
         if return_cov:
             return in_units(mean), covariance_of(fitted, X, std)
         if return_std:
@@ -102,19 +122,23 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         gradient = gradient_of(fitted, X)
         return (gradient, gradient_std_of(fitted, X)) if return_std else gradient
 
-    def predict_interval(self, X: ArrayLike, coverage: float = 0.9) -> tuple[NDArray, NDArray]:
+    def predict_interval(
+        self, X: ArrayLike, coverage: float = 0.9, noise_variance: ArrayLike | None = None
+    ) -> tuple[NDArray, NDArray]:
         """The central interval that holds a new observation with probability `coverage`."""
         if not (is_number(coverage) and 0 < coverage < 1):
             raise ConfigurationError(f"coverage is {coverage!r}; expected a number in (0, 1)")
         tail = (1 - coverage) / 2
-        low, high = np.moveaxis(self.predict_quantiles(X, [tail, 1 - tail]), -1, 0)
+        levels = [tail, 1 - tail]
+        low, high = np.moveaxis(self.predict_quantiles(X, levels, noise_variance), -1, 0)
         return low, high
 
     def predict_summary(self, X: ArrayLike, q: ArrayLike) -> tuple[NDArray, NDArray, NDArray]:
         """Mean, standard deviation and quantiles of a new observation, in one pass over X."""
         levels = checked_levels(q)
         fitted, X = self._prediction_inputs(X)
-        moments, quantiles = moments_of(fitted), quantiles_of(fitted, levels)
+        scale = noise_scale_at(fitted, X)
+        moments, quantiles = moments_of(fitted, scale), quantiles_of(fitted, levels, scale)
 
         def summary(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
             return torch.cat([part(rows, mean, variance) for part in (moments, quantiles)])
@@ -124,23 +148,25 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         at_levels = np.stack([in_units(level) for level in found], axis=-1)
         return in_units(mean), in_units(std, shifted=False), at_levels
 
-    def predict_quantiles(self, X: ArrayLike, q: ArrayLike) -> NDArray:
+    def predict_quantiles(
+        self, X: ArrayLike, q: ArrayLike, noise_variance: ArrayLike | None = None
+    ) -> NDArray:
         """Quantiles of a new observation, `(n, len(q))` or `(n, t, len(q))`."""
         levels = checked_levels(q)
         fitted, X = self._prediction_inputs(X)
-        found = fitted.map_latents(X, quantiles_of(fitted, levels))
+        scale = noise_scale_at(fitted, X, noise_variance)
+        found = fitted.map_latents(X, quantiles_of(fitted, levels, scale))
         return np.stack([parts_of(fitted).targets.in_units(level) for level in found], axis=-1)
 
-    def log_density(self, X: ArrayLike, y: ArrayLike) -> NDArray:
+    def log_density(
+        self, X: ArrayLike, y: ArrayLike, noise_variance: ArrayLike | None = None
+    ) -> NDArray:
         """log p(y) of every row, its targets together; densities are per unit of y."""
         fitted, X = self._prediction_inputs(X)
-        encoded, parts = encoded_targets(fitted, y, len(X)), parts_of(fitted)
-
-        def density(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
-            y = encoded[rows].to(mean.device)
-            return parts.calibration.log_density(parts.likelihood, y, mean, variance)
-
-        return fitted.map_latents(X, density) + parts.targets.log_jacobian
+        encoded = encoded_targets(fitted, y, len(X))
+        scale = noise_scale_at(fitted, X, noise_variance)
+        found = fitted.map_latents(X, density_of(fitted, encoded, scale))
+        return found + parts_of(fitted).targets.log_jacobian
 
     @cpu_by_default()
     @torch.no_grad()
@@ -149,6 +175,7 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         X: ArrayLike,
         n_samples: int = 1,
         random_state: int | np.random.RandomState | None = 0,
+        noise_variance: ArrayLike | None = None,
     ) -> NDArray:
         """Draws of new observations, `(n, n_samples)` or `(n, t, n_samples)`.
 
@@ -165,13 +192,16 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
                 stacklevel=2,
             )
         likelihood, calibration, targets = parts_of(fitted)
+        scale = noise_scale_at(fitted, X, noise_variance)
 
-        def draw(f: Tensor) -> Tensor:
-            return calibration.sample(likelihood, f, generator)
+        def draw(rows: slice, f: Tensor) -> Tensor:
+            root = 1.0 if scale is None else scale[:, rows].sqrt().to(f)
+            return root * calibration.sample(likelihood, f / root, generator)
 
-        def independent(_: slice, mean: Tensor, variance: Tensor) -> Tensor:
+        def independent(rows: slice, mean: Tensor, variance: Tensor) -> Tensor:
             std = (calibration.latent_scale(variance) * variance).sqrt()
-            return draw(mean + std * standard_normal((n_samples, *mean.shape), generator, mean))
+            f = mean + std * standard_normal((n_samples, *mean.shape), generator, mean)
+            return draw(rows, f)
 
         if len(X) > MOST_JOINT_ROWS:
             found = fitted.map_latents(X, independent)
@@ -179,7 +209,8 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
             mean, covariance = joint_latents(fitted, X)
             noise = standard_normal((n_samples, *mean.shape), generator, mean)
             shape = square_root(covariance)
-            found = draw(mean + torch.einsum("cnm,scm->scn", shape, noise)).cpu().numpy()
+            f = mean + torch.einsum("cnm,scm->scn", shape, noise)
+            found = draw(slice(None), f).cpu().numpy()
         return np.stack([targets.in_units(sample) for sample in found], axis=-1)
 
     @cpu_by_default()
@@ -190,6 +221,11 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         For a likelihood with a link (counts, fractions) they are those of the latent behind it.
         """
         require_fitted(self)
+        if self.noise_learned_:
+            raise ConfigurationError(
+                "an ONNX graph has one noise for all rows, and here it changes with x; fit with "
+                "noise='constant' to export"
+            )
         likelihood, calibration, targets = parts_of(self._fitted)
         scales, noise = calibration.scales, None
         if likelihood.location:
@@ -198,11 +234,19 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
             noise = on_host.predictive(zero, zero).variance[:, 0] * scales[:, 1]
         self._export(path, targets.scaling, noise_variance=noise, latent_scale=scales[:, 0])
 
+    def _settings(self) -> dict[str, Any]:
+        settings = super()._settings()
+        if isinstance(self.likelihood, FixedNoiseGaussianLikelihood):
+            noise = fixed_noise(self.likelihood, self.noise_variance)
+            settings |= {"likelihood": None, "noise_variance": noise}
+        return settings
+
     def _learner(self, classes: NDArray | None) -> NumberLearner:
         return NumberLearner(bool(self.standardize), self._new_likelihood)
 
     def _new_likelihood(self, num_targets: int) -> RegressionLikelihood:
-        spec = "gaussian" if self.likelihood is None else deepcopy(self.likelihood)
+        known = isinstance(self.likelihood, FixedNoiseGaussianLikelihood)
+        spec = "gaussian" if self.likelihood is None or known else deepcopy(self.likelihood)
         likelihood = as_likelihood(spec, num_targets)
         if not isinstance(likelihood, RegressionLikelihood):
             raise ConfigurationError(
@@ -210,13 +254,19 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
             )
         return likelihood
 
-    def _prior(self, y: Tensor, targets: Targets) -> tuple[Likelihood, Mean | None, float]:
+    def _prior(self, data: FitData) -> tuple[Likelihood, Mean | None, float]:
+        y, targets = data.sample.y, data.units.targets
         assert isinstance(targets, NumberTargets)
         likelihood = self._new_likelihood(targets.count)
         likelihood.check_targets(y)
+        if data.typical_noise is not None and isinstance(likelihood, Gaussian):
+            likelihood = fix_noise(targets.count, data.typical_noise, targets.scaling.scale)
+            return likelihood, None, REGRESSION_VARIANCE
         named = self.likelihood is None or isinstance(self.likelihood, str)
-        if likelihood.location and (named or self.noise_variance is not None):
-            set_noise(likelihood, self.noise_variance, targets.scaling.scale)
+        given = self.noise_variance is not None and data.typical_noise is None
+        if likelihood.location and (named or given):
+            noise = self.noise_variance if given else None
+            set_noise(likelihood, noise, targets.scaling.scale)
         if likelihood.location:
             return likelihood, None, REGRESSION_VARIANCE
         level, variance = likelihood.starting_prior(y)

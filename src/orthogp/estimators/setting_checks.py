@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from orthogp.errors import ConfigurationError
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+NOISES = ("constant", "learned")
 FLAGS = (
     "ard", "standardize", "train_hyperparameters", "train_points", "shard_residual",
     "early_stopping", "warm_start",
@@ -31,6 +32,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     share = settings["validation_fraction"]
     valid = share is None or (is_number(share) and 0 <= share < 1)
     _require(settings, "validation_fraction", valid, "a number in [0, 1)")
+    valid = isinstance(settings["noise"], str) and settings["noise"] in NOISES
+    _require(settings, "noise", valid, " or ".join(map(repr, NOISES)))
     place, callbacks = settings["checkpoint_dir"], settings["callbacks"]
     valid = place is None or isinstance(place, str | os.PathLike)
     _require(settings, "checkpoint_dir", valid, "the name of a folder")

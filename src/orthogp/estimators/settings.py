@@ -54,7 +54,11 @@ class Settings:
         likelihood: a name, a GPyTorch likelihood or one of `orthogp.likelihoods`; None is Gaussian
             for the regressor, Bernoulli or softmax for the classifier.
         noise_variance: where the noise starts, in units of y². None leaves it, and the default
-            kernel with it, to the evidence of a few rows where the table is small.
+            kernel with it, to the evidence of a few rows where the table is small. An array has the
+            noise of every row, which is known then and not learned: `(n,)`, or `(n, t)` for t
+            targets. It needs Gaussian noise and near rows, as does noise="learned".
+        noise: "constant", or "learned" for noise that changes with x: a second latent function is
+            its logarithm, kept where it predicts left-out rows better beyond chance.
         inducing_points, residual_points: where β and γ start, in the units of X.
         hold_fixed: what of q(f_β) stands still while the kernel moves: "unwhitened", "whitened" or
             "dual".
@@ -108,7 +112,8 @@ class Settings:
         train_hyperparameters: bool = True,
         train_points: bool = True,
         shard_residual: bool = False,
-        noise_variance: float | None = None,
+        noise_variance: float | ArrayLike | None = None,
+        noise: str = "constant",
         standardize: bool = True,
         early_stopping: bool = False,
         validation_fraction: float | None = 0.1,
@@ -147,6 +152,7 @@ class Settings:
         self.train_points = train_points
         self.shard_residual = shard_residual
         self.noise_variance = noise_variance
+        self.noise = noise
         self.standardize = standardize
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction

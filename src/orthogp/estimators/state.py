@@ -15,6 +15,7 @@ from orthogp.estimators.checks import Columns
 from orthogp.estimators.defaults import python_number
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.intake import Units
+from orthogp.estimators.known_noise import is_known
 from orthogp.estimators.scaling import Scaling
 from orthogp.estimators.targets import LabelTargets, NumberTargets, Targets
 from orthogp.likelihoods import ClassificationLikelihood, RegressionLikelihood
@@ -30,17 +31,18 @@ LABEL_TYPES = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": object}
 
 def pack_settings(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The settings that JSON can hold, and those that are arrays."""
+    arrays = [*ARRAYS, "noise_variance"] if is_known(settings["noise_variance"]) else [*ARRAYS]
     packed = {
         name: python_number(value)
         for name, value in settings.items()
-        if name not in (*OBJECTS, *ARRAYS, *NOT_SAVED)
+        if name not in (*OBJECTS, *arrays, *NOT_SAVED)
     }
     packed["dtype"] = str(packed["dtype"]).removeprefix("torch.")
     if not isinstance(packed["random_state"], int | None):
         packed["random_state"] = None
     if isinstance(settings["likelihood"], str):
         packed["likelihood"] = settings["likelihood"]
-    given = {name: settings[name] for name in ARRAYS if settings[name] is not None}
+    given = {name: settings[name] for name in arrays if settings[name] is not None}
     return packed, {name: torch.tensor(np.asarray(v, np.float64)) for name, v in given.items()}
 
 
@@ -133,6 +135,12 @@ def unpack_classes(
     if min(found.mean, found.variance) <= 0.0 or not 0.0 <= found.random < 1.0:
         raise FileError("its calibration is not one")
     return LabelTargets(classes), found
+
+
+def unpack_noise(tensors: Mapping[str, Tensor], num_targets: int) -> NDArray:
+    """The setting `noise_variance` where it has the noise of every row."""
+    shape = (None, num_targets)[: max(1, tensors["noise_variance"].ndim)]
+    return finite_tensor(tensors, "noise_variance", shape).numpy()
 
 
 def pack_labels(classes: NDArray) -> dict[str, Any]:

@@ -29,6 +29,11 @@ def require_numbers(y: RowTargets, num_latents: int) -> None:
     _refuse(~y.isfinite(), "missing or infinite; drop those rows or impute them before fit")
 
 
+def require_not_negative(y: RowTargets, num_latents: int) -> None:
+    require_numbers(y, num_latents)
+    _refuse(y < 0, "negative; squares are expected")
+
+
 def require_counts(y: RowTargets, num_latents: int) -> None:
     require_numbers(y, num_latents)
     _refuse((y < 0) | (y != y.round()), "negative or fractional; counts must be 0, 1, 2, …")

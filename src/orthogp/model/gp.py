@@ -68,9 +68,12 @@ class VariationalGP(nn.Module):
     """A Gaussian process prior, a likelihood, and a variational posterior in one of the bases.
 
     `near` are rows that predictions are conditioned on besides; the bound is that without them.
+    `log_noise` is a model of the logarithm of what multiplies Gaussian noise at x, one latent for
+    every output; None where noise is constant.
     """
 
     near: NearRows | SiteRows | None
+    log_noise: "VariationalGP | None"
 
     def __init__(
         self,
@@ -80,6 +83,7 @@ class VariationalGP(nn.Module):
         mean: Mean | None = None,
         jitter: float | None = None,
         near: NearRows | SiteRows | None = None,
+        log_noise: "VariationalGP | None" = None,
     ):
         super().__init__()
         if basis.num_latents != likelihood.num_latents:
@@ -99,6 +103,7 @@ class VariationalGP(nn.Module):
             )
         self.register_module("near", near)
         self._remembered = Remembered()
+        self.register_module("log_noise", log_noise)
 
     def bound(
         self,
@@ -200,7 +205,7 @@ class VariationalGP(nn.Module):
         self,
         x: Float[Tensor, "n d"],
         y: Shaped[Tensor, "n *outputs"],
-        weight: Float[Tensor, " n"] | None = None,
+        weight: Float[Tensor, "*c n"] | None = None,
         count: int = NEIGHBORS,
     ) -> "VariationalGP":
         """A model that knows of these rows as well, in the time that they take, without training.
@@ -228,7 +233,9 @@ class VariationalGP(nn.Module):
             before = NearRows(x[:0], y[:, :0], None, count, after_basis=True)
         near = before.joined(x, y, weight)
         m = self
-        found = VariationalGP(m.covariance.kernel, m.likelihood, m.basis, m.mean, m.jitter, near)
+        found = VariationalGP(
+            m.covariance.kernel, m.likelihood, m.basis, m.mean, m.jitter, near, m.log_noise
+        )
         new = NearRows(x, y, weight, count).observations(self._noise)
         found._remembered.put(found, "conditional", with_rows(known, new, near.x))
         return found
@@ -236,8 +243,9 @@ class VariationalGP(nn.Module):
     def without_near_rows(self) -> "VariationalGP":
         """The same model, sharing all of its parts but the rows."""
         return VariationalGP(
-            self.covariance.kernel, self.likelihood, self.basis, self.mean, self.jitter
-        )
+            self.covariance.kernel, self.likelihood, self.basis, self.mean, self.jitter,
+            log_noise=self.log_noise,
+        )  # fmt: skip
 
     def condensed(self) -> Predictor:
         """The posterior of the basis alone, condensed to O(|γ| + |β|²) a row."""

@@ -70,6 +70,8 @@ def with_rows(p: NearPredictor, new: Observations, x: Float[Tensor, "n d"]) -> N
 
     O(|β|² + count · (|β| + count)²) for a row, whatever the number of rows before.
     """
+    if len(new.noise) > len(p.rows.noise):
+        p = _with_own_noise(p, len(new.noise))
     growth = p.growth or _growth(p)
     new = replace(new, noise=new.noise.expand(len(p.rows.noise), -1))
     y, noise = growth.y.appended(new.y.mT), growth.noise.appended(new.noise.mT)
@@ -87,6 +89,19 @@ def with_rows(p: NearPredictor, new: Observations, x: Float[Tensor, "n d"]) -> N
     features = replace(p.features, W=W.rows)
     induced = _induced(p, features, rows, growth)
     return replace(found, features=features, induced=induced, growth=replace(growth, W=W))
+
+
+def _with_own_noise(p: NearPredictor, outputs: int) -> NearPredictor:
+    """The predictor with a noise and a q(v) for each output, where they have shared one."""
+
+    def own(q: InducedPosterior | None) -> InducedPosterior | None:
+        return None if q is None else InducedPosterior(q.S.expand(outputs, -1, -1), q.b)
+
+    growth, rows = p.growth, replace(p.rows, noise=p.rows.noise.expand(outputs, -1))
+    if growth is not None:
+        noise = GrowingTable(rows.noise.mT)
+        growth = replace(growth, noise=noise, before=own(growth.before))
+    return replace(p, rows=rows, induced=own(p.induced), growth=growth)
 
 
 def _growth(p: NearPredictor) -> Growth:

@@ -261,11 +261,11 @@ class NearRows(nn.Module):
     """The rows that predictions are conditioned on, as a part of a model.
 
     `y` is `[c, n]`, less the prior mean and, where they are `on_mean`, less what the mean of the
-    basis explains. `weight` divides the variance of the noise. With `on_beta` a prediction also
-    uses q(v), which β has learned from all rows; without it the near rows alone. A `count` of zero
-    is for models whose β are all rows. The last `added` rows have joined a model that was fitted to
-    the others, or, `after_basis`, to rows that the basis alone stands for; y is then less what γ
-    explains.
+    basis explains. `weight` divides the variance of the noise, for all outputs alike or for each.
+    With `on_beta` a prediction also uses q(v), which β has learned from all rows; without it the
+    near rows alone. A `count` of zero is for models whose β are all rows. The last `added` rows
+    have joined a model that was fitted to the others, or, `after_basis`, to rows that the basis
+    alone stands for; y is then less what γ explains.
     """
 
     x: Tensor
@@ -276,7 +276,7 @@ class NearRows(nn.Module):
         self,
         x: Float[Tensor, "n d"],
         y: Float[Tensor, "c n"],
-        weight: Float[Tensor, " n"] | None,
+        weight: Float[Tensor, "*c n"] | None,
         count: int,
         on_mean: bool = False,
         on_beta: bool = True,
@@ -307,7 +307,7 @@ class NearRows(nn.Module):
         self,
         x: Float[Tensor, "m d"],
         y: Float[Tensor, "c m"],
-        weight: Float[Tensor, " m"] | None,
+        weight: Float[Tensor, "*c m"] | None,
     ) -> "NearRows":
         """These rows and others, which come last; what is shared is not copied."""
         weights = self.weight
@@ -315,17 +315,22 @@ class NearRows(nn.Module):
             weights = torch.ones_like(self.x[:, 0]) if weights is None else weights
             weight = torch.ones_like(x[:, 0]) if weight is None else weight
             weight = weight.to(weights).clamp_min(SMALLEST_WEIGHT)
+            if weight.ndim != weights.ndim:
+                # One for each output where either has that.
+                weight, weights = weight.expand(len(y), -1), weights.expand(len(y), -1)
         tables = _Tables()
         tables.x = self._tables.up_to_date("x", self.x).appended(x)
         tables.y = self._tables.up_to_date("y", self.y.mT).appended(y.mT)
         if weights is not None and weight is not None:
-            column = self._tables.up_to_date("weight", weights.unsqueeze(1))
-            tables.weight = column.appended(weight.unsqueeze(1))
+            columns = self._tables.up_to_date("weight", torch.atleast_2d(weights).mT)
+            tables.weight = columns.appended(torch.atleast_2d(weight).mT)
         found = NearRows(
             tables.x.rows, tables.y.rows.mT, None, self.count, self.on_mean, self.on_beta,
             self.added + len(x), self.after_basis,
         )  # fmt: skip
-        found.weight = None if tables.weight is None else tables.weight.rows[:, 0]
+        if tables.weight is not None and weights is not None:
+            columns = tables.weight.rows
+            found.weight = columns[:, 0] if weights.ndim == 1 else columns.mT
         found._tables = tables
         return found
 

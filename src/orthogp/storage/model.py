@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from orthogp import __version__
 from orthogp.errors import FileError, OrthogpError
 from orthogp.execution import files
-from orthogp.likelihoods import Likelihood, as_likelihood
+from orthogp.likelihoods import Gaussian, Likelihood, as_likelihood
 from orthogp.model import VariationalGP
 from orthogp.storage.basis import describe_basis, restore_basis
+from orthogp.storage.log_noise import describe_log_noise, log_noise_tensors, restore_log_noise
 from orthogp.storage.modules import (
     Description,
     build_module,
@@ -34,7 +35,7 @@ from orthogp.storage.recipes import Tensors, is_finite_number
 
 KIND = "model"
 # A minor version adds what an older reader may ignore; anything else is a major version.
-FORMAT = (1, 7)
+FORMAT = (1, 8)
 
 
 @dataclass(frozen=True)
@@ -62,11 +63,15 @@ def save_model(
         "likelihood": describe_module(parts["likelihood"]),
         "basis": describe_basis(model.basis),
         "near": None if model.near is None else describe_near(model.near),
+        "log_noise": None if model.log_noise is None else describe_log_noise(model.log_noise),
         "jitter": model.jitter,
         "frozen": [name for name, value in _parameters(model) if not value.requires_grad],
         "meta": meta,
     }
     flat = {f"{part}.{name}": t for part, found in stored.items() for name, t in found.items()}
+    if model.log_noise is not None:
+        learned = log_noise_tensors(model.log_noise)
+        flat |= {f"log_noise.{name}": value for name, value in learned.items()}
     flat |= {f"tensors.{name}": value for name, value in tensors.items()}
     files.write(Path(path), KIND, flat, header)
 
@@ -122,9 +127,17 @@ def _assemble(tensors: Tensors, header: Description, passed: dict[str, Any]) -> 
     if header.get("near") is not None:
         stored = tensors_under(tensors, "near")
         near = restore_near(header["near"], stored, basis, passed["kernel"])
-    model = VariationalGP(kernel, likelihood, basis, mean, jitter, near)
+    log_noise = None
+    # Formats before 1.7 had none.
+    if header.get("log_noise") is not None:
+        if not isinstance(likelihood, Gaussian):
+            raise FileError("its noise is a function and its likelihood is not Gaussian")
+        stored = tensors_under(tensors, "log_noise")
+        log_noise = restore_log_noise(header["log_noise"], stored, basis)
+    model = VariationalGP(kernel, likelihood, basis, mean, jitter, near, log_noise)
     for name in tensors:
-        if name.partition(".")[0] not in (*_parts(model), "tensors"):
+        others = ("tensors",) if log_noise is None else ("tensors", "log_noise")
+        if name.partition(".")[0] not in (*_parts(model), *others):
             raise FileError(f"it has a tensor {name!r:.40}, which no part of the model has")
     for name, value in _parameters(model):
         value.requires_grad_(name not in frozen)

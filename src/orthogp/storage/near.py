@@ -23,7 +23,7 @@ def describe_near(near: NearRows | SiteRows) -> Description:
     found = {"count": near.count, "on_mean": near.on_mean, "on_beta": near.on_beta}
     if near.added == 0:
         return found
-    # Under a name of its own: formats before 1.7 would take these rows for those of a fit.
+    # Under a name of its own: formats before 1.8 would take these rows for those of a fit.
     return {"joined": {**found, "added": near.added, "after_basis": near.after_basis}}
 
 
@@ -47,7 +47,9 @@ def restore_near(
     if {type(on_mean), type(on_beta), type(after_basis)} != {bool} or type(added) is not int:
         raise FileError("its near rows have settings of the wrong type")
     x, y, weight = tensors["x"], tensors["y"], tensors.get("weight")
-    if weight is not None and (weight.shape != x.shape[:1] or not bool((weight > 0).all())):
+    # Formats before 1.7 had one weight for all outputs of a row.
+    shapes = x.shape[:1], y.shape
+    if weight is not None and (weight.shape not in shapes or not bool((weight > 0).all())):
         raise FileError("the weights of its near rows are not positive, one for each")
     _require_rows(basis, x, y, *([] if weight is None else [weight]))
     # All of them have joined a basis, some of them rows that were there before.

@@ -17,16 +17,22 @@ SAMPLED_ROWS = 2**16
 
 @dataclass(frozen=True)
 class Rows:
-    """Inputs, targets and weights, row by row."""
+    """Inputs, targets and weights, row by row.
+
+    `noise_scale` multiplies the variance of the likelihood's noise in each row, for all targets
+    alike or for each.
+    """
 
     x: Float[Tensor, "n d"]
     y: Shaped[Tensor, "n *outputs"]
     weight: Float[Tensor, " n"] | None = None
+    noise_scale: Float[Tensor, "n *scales"] | None = None
 
     def __post_init__(self) -> None:
         if self.x.shape[0] == 0:
             raise DataError("there are no rows to train on")
-        for name, part in (("y", self.y), ("weight", self.weight)):
+        parts = ("y", self.y), ("weight", self.weight), ("noise_scale", self.noise_scale)
+        for name, part in parts:
             if part is not None and part.shape[0] != self.x.shape[0]:
                 raise DataError(f"{name} has {part.shape[0]} rows and x has {self.x.shape[0]}")
 
@@ -35,7 +41,8 @@ class Rows:
 
     def require_finite(self) -> None:
         """Refuses values that no model can learn from; reads all rows."""
-        for name, part in (("x", self.x), ("y", self.y), ("weight", self.weight)):
+        named = [("x", self.x), ("y", self.y), ("weight", self.weight)]
+        for name, part in [*named, ("noise_scale", self.noise_scale)]:
             missing = 0 if part is None else int((~part.isfinite()).sum())
             if missing:
                 raise DataError(
@@ -47,8 +54,18 @@ class Rows:
         return [self.x, self.y] if self.weight is None else [self.x, self.y, self.weight]
 
     def map(self, change) -> "Rows":
-        weight = None if self.weight is None else change(self.weight)
-        return Rows(change(self.x), change(self.y), weight)
+        weight, scale = (
+            None if part is None else change(part) for part in (self.weight, self.noise_scale)
+        )
+        return Rows(change(self.x), change(self.y), weight, scale)
+
+    @property
+    def noise_divisor(self) -> Float[Tensor, "*c n"] | None:
+        """By what the variance of the likelihood's noise is divided: `[n]`, or `[c, n]`."""
+        if self.noise_scale is None:
+            return self.weight
+        scale = self.noise_scale.mT if self.noise_scale.ndim > 1 else self.noise_scale
+        return (1.0 if self.weight is None else self.weight) / scale
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Rows":
         """On `device`, floating parts in `dtype`; labels keep their dtype."""
@@ -62,7 +79,8 @@ class Rows:
         """What tells these rows from others: evenly spaced ones of them."""
         # Rows, not sums: a sum depends on the number of threads.
         stride = math.ceil(len(self) / SAMPLED_ROWS)
-        for part in self.parts():
+        noise = [] if self.noise_scale is None else [self.noise_scale]
+        for part in self.parts() + noise:
             yield str(tuple(part.shape)).encode()
             yield part[::stride].cpu().contiguous().numpy().tobytes()
 

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from orthogp.errors import NumericalError
 from orthogp.likelihoods import Likelihood
+from orthogp.likelihoods.row_noise import log_jacobian, with_unit_scale
+from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP
 from orthogp.posterior import AnyPredictor, Basis, kl_divergence, marginals
 from orthogp.training.batches import ColumnSampler, Rows
@@ -65,9 +67,14 @@ def full_bound(model: VariationalGP, rows: Rows | Stream, num_rows: int | None =
         if places is not None:
             p.at_x = whole.at_gamma[:, places[done : done + len(part)]]
         mean, variance = marginals(p, q)
-        log_prob = model.likelihood.expected_log_prob(
-            part.y, mean + model.prior_mean(part.x), variance
-        )
+        y, mean = part.y, mean + model.prior_mean(part.x)
+        if part.noise_scale is None:
+            log_prob = model.likelihood.expected_log_prob(y, mean, variance)
+        else:
+            scale = latents_first(part.noise_scale)
+            log_prob = model.likelihood.expected_log_prob(
+                *with_unit_scale(scale, y, mean, variance)
+            ) + log_jacobian(scale, len(mean))
         log_prob = log_prob if part.weight is None else log_prob * part.weight
         return log_prob.sum(), len(part)
 

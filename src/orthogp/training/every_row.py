@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from orthogp.likelihoods import Gaussian
+from orthogp.likelihoods.row_noise import log_jacobian, with_unit_scale
 from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP
 from orthogp.posterior import AnyPredictor, NaturalGaussian, NearPredictor, NearRows, Orthogonal
@@ -41,11 +42,29 @@ FEWEST_PRODUCTS, MOST_PRODUCTS = 20, {"cpu": 50, "cuda": 100}
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Predictions of rows that had no part in their own."""
+    """Predictions of rows that had no part in their own.
+
+    `rows` are their places in the table; `noise_scale` multiplies the noise of each, if it does.
+    """
 
     y: Tensor
     mean: Float[Tensor, "c n"]
     variance: Float[Tensor, "c n"]
+    rows: Int[Tensor, " n"]
+    noise_scale: Float[Tensor, "s n"] | None = None
+
+    def with_unit_scale(self) -> "LeftOut":
+        """The same rows in units in which all have the likelihood's own noise."""
+        if self.noise_scale is None:
+            return self
+        moments = with_unit_scale(self.noise_scale, self.y, self.mean, self.variance)
+        return LeftOut(*moments, self.rows)
+
+    def log_jacobian(self) -> Float[Tensor, " n"]:
+        """What is added to a log density in those units; zero where they are the rows' own."""
+        if self.noise_scale is None:
+            return torch.zeros_like(self.mean[0])
+        return log_jacobian(self.noise_scale, len(self.mean))
 
 
 @dataclass(frozen=True)
@@ -79,13 +98,16 @@ def condition_on_rows(
     score: Score,
     deadline: float,
     generator: torch.Generator,
+    chosen: Int[Tensor, " m"] | None = None,
 ) -> Conditioned:
     """The best of the numbers of near rows in `counts`, in rising order, and of all rows.
 
     `all_rows` says whether they are in the mean; None for where that predicts better and is
-    affordable. `deadline` is a time of `time.monotonic()`.
+    affordable. `deadline` is a time of `time.monotonic()`. The rows `chosen` are left out, random
+    ones by default.
     """
-    chosen = torch.randperm(len(rows), generator=generator)[:MOST_LEFT_OUT]
+    if chosen is None:
+        chosen = torch.randperm(len(rows), generator=generator)[:MOST_LEFT_OUT]
     table = _Table(model, rows, chosen)
     best, best_score = None, -math.inf
     for count, on_beta in [(count, on_beta) for count in counts for on_beta in (False, True)]:
@@ -148,7 +170,7 @@ class _Table:
     def near_rows(
         self, y: Float[Tensor, "c n"], count: int, on_mean: bool = False, on_beta: bool = True
     ) -> NearRows:
-        return NearRows(self.rows.x, y, self.rows.weight, count, on_mean, on_beta)
+        return NearRows(self.rows.x, y, self.rows.noise_divisor, count, on_mean, on_beta)
 
     def near(self, count: int, on_beta: bool) -> Conditioned:
         near = self.near_rows(self.observed.y, count, on_beta=on_beta)
@@ -208,7 +230,9 @@ class _Table:
         x, y = self.rows.x[chosen], self.rows.y[chosen]
         with torch.no_grad():
             mean = mean + self.model.prior_mean(x.double())
-        return LeftOut(y, mean, variance.expand_as(mean))
+        scale = self.rows.noise_scale
+        scale = None if scale is None else latents_first(scale[chosen]).double()
+        return LeftOut(y, mean, variance.expand_as(mean), chosen, scale)
 
     def _observations(self, near: NearRows) -> Observations:
         assert isinstance(self.model.likelihood, Gaussian)

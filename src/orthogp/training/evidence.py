@@ -17,15 +17,18 @@ def log_evidence(
     x: Float[Tensor, "n d"],
     y: Float[Tensor, "c n"],
     weight: Float[Tensor, " n"] | None = None,
+    noise_scale: Float[Tensor, "#c n"] | None = None,
 ) -> Float[Tensor, ""]:
     """log ∫ p(f) Π N(y_n; f_n, σ²)^w_n df, summed over the outputs; NaN where K has no factor.
 
-    The outputs have a noise each, or one for all, which then takes one factorisation.
+    The outputs have a noise each, or one for all, which then takes one factorisation. `noise_scale`
+    multiplies the σ² of every row.
     """
     weight = torch.ones_like(x[:, 0]) if weight is None else weight
     with covariance.parameters_read_once(x):
         K = covariance.symmetric_block(x)
-    noise = noise.reshape(-1)
+    noise = noise.reshape(-1, 1)
+    noise = noise if noise_scale is None else noise * noise_scale
     parts = zip(noise, y.unsqueeze(1) if len(noise) > 1 else [y], strict=True)
     value = K.new_zeros(())
     for variance, targets in parts:

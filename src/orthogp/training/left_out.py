@@ -18,7 +18,7 @@ def log_normal(error: Tensor, variance: Tensor) -> Tensor:
 def left_out_moments(
     covariance: Covariance,
     x: Float[Tensor, "m d"],
-    noise: Float[Tensor, "s 1"],
+    noise: Float[Tensor, "s #m"],
     x_near: Float[Tensor, "m k d"],
     y_near: Float[Tensor, "c m k"],
     noise_near: Float[Tensor, "s m k"],

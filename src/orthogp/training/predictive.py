@@ -221,6 +221,10 @@ class _Search:
         self.device = hyperparameters.noise.device
         self.x, self.y = rows.x.to(self.device), latents_first(rows.y.to(self.device)).double()
         self.weight = None if rows.weight is None else rows.weight.to(self.device).double()
+        scale = rows.noise_scale
+        self.noise_scale = (
+            None if scale is None else latents_first(scale).to(self.device, torch.float64)
+        )
         self.exact = len(self.x) <= self._on_device(MOST_EXACT)
         self._choose_judged()
 
@@ -330,12 +334,11 @@ class _Search:
         return _Judgement(density, score if math.isfinite(score) else -math.inf)
 
     def _judged_moments(self) -> tuple[Float[Tensor, "c m"], Float[Tensor, "c m"]]:
-        noise = self.hyperparameters.noise.unsqueeze(-1)
         weight = torch.ones_like(self.y[0]) if self.weight is None else self.weight
-        rows = Observations(self.x, self.y, noise / weight)
+        rows = Observations(self.x, self.y, self._noise() / weight)
         near = NearPredictor(self.covariance, rows, NEAR_JUDGED, self._tree(), None, None)
         mean, variance = near.leave_one_out(self.judged)
-        return mean, variance + noise
+        return mean, variance + self._noise(self.judged)
 
     def _exactly_left_out(self) -> tuple[Float[Tensor, "c n"], Float[Tensor, "s n"]]:
         """Of every row given those at other inputs: from its copies any values would predict it.
@@ -344,11 +347,12 @@ class _Search:
         """
         noise = self.hyperparameters.noise.unsqueeze(-1)
         x, place = self.x.unique(dim=0, return_inverse=True)
-        weight = torch.ones_like(self.y[0]) if self.weight is None else self.weight
-        total = weight.new_zeros(len(x)).index_add_(0, place, weight)
+        weight = torch.ones_like(self.y[:1]) if self.weight is None else self.weight.unsqueeze(0)
+        weight = weight if self.noise_scale is None else weight / self.noise_scale
+        total = weight.new_zeros(len(weight), len(x)).index_add_(1, place, weight)
         y = self.y.new_zeros(len(self.y), len(x)).index_add_(1, place, weight * self.y) / total
         mean, variance = exact_leave_one_out(self.covariance, x, y, noise / total)
-        return mean[:, place], variance[:, place] + noise
+        return mean[:, place], variance[:, place] + self._noise()
 
     def _moments(
         self, rows: Int[Tensor, " m"], near: Int[Tensor, "m k"]
@@ -356,16 +360,26 @@ class _Search:
         """Mean and variance of rows given those near each."""
         noise = self.hyperparameters.noise.unsqueeze(-1)
         noise_near = noise.unsqueeze(-1).expand(-1, *near.shape)
+        if self.noise_scale is not None:
+            noise_near = noise_near * self.noise_scale[:, near]
         if self.weight is not None:
             noise_near = noise_near / self.weight[near]
         x, x_near = self.x[rows].double(), self.x[near].double()
-        return left_out_moments(self.covariance, x, noise, x_near, self.y[:, near], noise_near)
+        return left_out_moments(
+            self.covariance, x, self._noise(rows), x_near, self.y[:, near], noise_near
+        )
+
+    def _noise(self, rows: Int[Tensor, " m"] | slice = slice(None)) -> Float[Tensor, "s #m"]:
+        """The variance of the noise of a new observation at each of these rows."""
+        noise = self.hyperparameters.noise.unsqueeze(-1)
+        return noise if self.noise_scale is None else noise * self.noise_scale[:, rows]
 
     def _evidence(self, rows: Int[Tensor, " m"]) -> Tensor:
         weight = None if self.weight is None else self.weight[rows]
+        scale = None if self.noise_scale is None else self.noise_scale[:, rows]
         value = log_evidence(
             self.covariance, self.hyperparameters.noise, self.x[rows].double(), self.y[:, rows],
-            weight,
+            weight, scale,
         )  # fmt: skip
         return value / len(rows) + self._log_prior()
 

@@ -41,6 +41,7 @@ HELP = {
         "softmax or robustmax for classes.",
     ),
     "noise_variance": (MODEL, "Where the noise starts, in units of the target squared."),
+    "noise": (MODEL, "constant, or learned for noise that changes with the inputs."),
     "hold_fixed": (
         MODEL,
         "What of the posterior stands still while the kernel moves: unwhitened, whitened or dual.",
