@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from gpytorch.distributions import Delta, MultivariateNormal  # pyright: ignore
 from gpytorch.lazy import LazyEvaluatedKernelTensor
+from gpytorch.likelihoods import GaussianLikelihood
+from gpytorch.models.gp import GP
 from gpytorch.variational import (
     BatchDecoupledVariationalStrategy,
     DeltaVariationalDistribution,
@@ -49,6 +51,7 @@ class OrthogonalVariationalStrategy(_VariationalStrategy):
     exact or O(g) for each column; no memory grows with n · g or g².
     """
 
+    has_fantasy_strategy = True
     inducing_points: Tensor
     base_variational_strategy: VariationalStrategy | UnwhitenedVariationalStrategy
     _variational_distribution: DeltaVariationalDistribution
@@ -130,6 +133,26 @@ class OrthogonalVariationalStrategy(_VariationalStrategy):
         energy = (weights * self._residual(rows, gamma, a_gamma)).sum(-1)
         return self.base_variational_strategy.kl_divergence() + 0.5 * energy
 
+    def get_fantasy_model(
+        self, inputs: Float[Tensor, "*b m d"], targets: Float[Tensor, "*f m"], **kwargs
+    ) -> "FantasyModel":
+        """The posterior given more observations, for a model whose `likelihood` is Gaussian.
+
+        The posterior is the Gaussian process q(f), whatever q(f_β) is made of, and it is that
+        process which is conditioned on. GPyTorch goes by pseudo-points and modules for mean and
+        kernel, which are not needed here and not taken.
+        """
+        likelihood = getattr(self.base_variational_strategy.model, "likelihood", None)
+        if not isinstance(likelihood, GaussianLikelihood):
+            raise NotImplementedError(
+                f"the likelihood of the model is a {type(likelihood).__name__}; fantasies need a "
+                "GaussianLikelihood, as the model's attribute `likelihood`"
+            )
+        given = [name for name, value in kwargs.items() if value is not None]
+        if given:
+            raise ConfigurationError(f"a fantasy model takes no {', '.join(given)}; leave it out")
+        return FantasyModel(self, likelihood, inputs, targets)
+
     def _residual(self, x: Tensor, gamma: Tensor, a_gamma: Tensor, **kwargs) -> Tensor:
         """r(x)."""
         base = self.base_variational_strategy
@@ -150,6 +173,56 @@ class OrthogonalVariationalStrategy(_VariationalStrategy):
         joint = torch.cat([p.expand(*batch, *p.shape[-2:]) for p in points], dim=-2)
         prior = self.base_variational_strategy.model.forward(joint, **kwargs)  # pyright: ignore
         return prior.lazy_covariance_matrix
+
+
+class FantasyModel(GP):
+    """q(f) given observations at `inputs`, which it is a function of, as of x:
+
+    m′(x) = m(x) + Σ_xF (Σ_FF + σ²I)⁻¹ (y_F − m_F),    Σ′ = Σ − Σ_xF (Σ_FF + σ²I)⁻¹ Σ_Fx
+
+    with mean and covariance of q(f). It shares the strategy: training that one changes it too.
+    """
+
+    def __init__(
+        self,
+        strategy: OrthogonalVariationalStrategy,
+        likelihood: GaussianLikelihood,
+        inputs: Float[Tensor, "*b m d"],
+        targets: Float[Tensor, "*f m"],
+    ):
+        super().__init__()
+        self.strategy, self.likelihood = strategy, likelihood
+        self.inputs, self.targets = inputs, targets
+
+    def __call__(self, x: Float[Tensor, "*batch n d"]) -> MultivariateNormal:
+        batch = torch.broadcast_shapes(x.shape[:-2], self.inputs.shape[:-2])
+        both = [t.expand(*batch, *t.shape[-2:]) for t in (self.inputs, x)]
+        q, m = self.strategy(torch.cat(both, -2), diag=False), self.inputs.shape[-2]
+        at_inputs, mean = q.mean[..., :m], q.mean[..., m:]
+        known = self.likelihood(MultivariateNormal(at_inputs, q.covariance_matrix[..., :m, :m]))
+        assert isinstance(known, MultivariateNormal)
+        L = psd_safe_cholesky(known.covariance_matrix)
+        half = torch.linalg.solve_triangular(L, q.covariance_matrix[..., :m, m:], upper=False)
+        residual = (self.targets - at_inputs).unsqueeze(-1)
+        along = torch.linalg.solve_triangular(
+            L.expand(*residual.shape[:-2], m, m), residual, upper=False
+        )
+        mean = mean + (half.mT @ along).squeeze(-1)
+        covariance = q.covariance_matrix[..., m:, m:] - half.mT @ half
+        return MultivariateNormal(mean, covariance.expand(*mean.shape, mean.shape[-1]))
+
+    def get_fantasy_model(
+        self, inputs: Float[Tensor, "*b m d"], targets: Float[Tensor, "*f m"]
+    ) -> "FantasyModel":
+        """With more observations."""
+
+        def joined(one: Tensor, other: Tensor, dims: int) -> Tensor:
+            batch = torch.broadcast_shapes(one.shape[:-dims], other.shape[:-dims])
+            parts = [t.expand(*batch, *t.shape[-dims:]) for t in (one, other)]
+            return torch.cat(parts, -dims)
+
+        both = joined(self.inputs, inputs, 2), joined(self.targets, targets, 1)
+        return FantasyModel(self.strategy, self.likelihood, *both)
 
 
 class ResidualWeights(Delta):

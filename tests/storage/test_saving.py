@@ -19,6 +19,7 @@ from orthogp.likelihoods import as_likelihood
 from orthogp.model import VariationalGP
 from orthogp.posterior import Decoupled
 from orthogp.storage import load_model, save_model
+from orthogp.storage.model import FORMAT
 from problems import KINDS, make_basis, make_model, problem, randomise
 
 X = torch.randn(6, 2, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
@@ -546,13 +547,13 @@ def test_a_constraint_that_is_not_described_is_refused(tmp_path):
 def test_a_newer_minor_format_is_read_and_a_newer_major_is_not(whole, content, tmp_path):
     tensors, header = content
     path = tmp_path / "m"
-    forge(path, tensors, {**header, "format": [1, 9], "orthogp": "3.2.1", "novelty": 1})
+    forge(path, tensors, {**header, "format": [1, FORMAT[1] + 1], "orthogp": "3.2.1", "novelty": 1})
     assert_same_predictions(load_model(whole).model, load_model(path).model)
     forge(path, tensors, {**header, "format": [2, 0], "orthogp": "9.0.0"})
     with pytest.raises(FileError, match=r"format 2\.0.*9\.0\.0"):
         load_model(path)
     header["kernel"]["type"] = "QuantumKernel"
-    forge(path, tensors, {**header, "format": [1, 9], "orthogp": "3.2.1"})
+    forge(path, tensors, {**header, "format": [1, FORMAT[1] + 1], "orthogp": "3.2.1"})
     with pytest.raises(FileError, match=r"newer.*3\.2\.1"):
         load_model(path)
 

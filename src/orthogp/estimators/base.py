@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator, is_classifier
 from torch import Tensor
 
 from orthogp import training
-from orthogp.errors import ConfigurationError, FileError, OrthogpError
+from orthogp.errors import ConfigurationError, DataError, FileError, OrthogpError
 from orthogp.estimators.calibration import Calibration, LatentScales
 from orthogp.estimators.checks import Columns, checked_labels, require_fitted
 from orthogp.estimators.defaults import (
@@ -31,15 +31,16 @@ from orthogp.estimators.defaults import (
 )
 from orthogp.estimators.explaining import Explanation, relevance, shapley_values
 from orthogp.estimators.fitted import Fitted
+from orthogp.estimators.functions import SampledFunctions
 from orthogp.estimators.inputs import encoded, split_table
 from orthogp.estimators.intake import FitData, Intake, require_alike
 from orthogp.estimators.known_noise import is_known
 from orthogp.estimators.near_rows import (
+    NEIGHBORS,
     add_near_rows,
     fit_near,
     near_settings,
     require_row_noise,
-    with_more_rows,
     with_noise_of,
 )
 from orthogp.estimators.outcome import (
@@ -204,18 +205,52 @@ class OrthogonalGP(Settings, BaseEstimator):
         check_settings(settings)
         return settings
 
+    @cpu_by_default()
+    def condition_on(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """A new estimator that knows of these rows as well; this one stays as it is.
+
+        Nothing is trained and nothing that both share is copied: rows join those that predictions
+        are conditioned on, in milliseconds, however many there are already. Units, hyperparameters,
+        calibration and `elbo_` stay those of the fit. The noise must be Gaussian; for any other
+        likelihood `partial_fit` trains.
+        """
+        require_fitted(self)
+        found = type(self)(**self.get_params(deep=False))
+        found._set_fitted(self._learn_more(X, y, sample_weight, self._fitted))
+        return found
+
+    @cpu_by_default()
+    def sample_functions(
+        self, n_samples: int = 1, random_state: int | np.random.RandomState | None = 0
+    ) -> SampledFunctions:
+        """Draws of the function itself, without noise: callable at any X, as often as wanted.
+
+        `f = gp.sample_functions(5)` and then `f(X)` is `(n, 5)`, or `(n, t, 5)` for several
+        targets, in the units of y; of a classifier and for a likelihood with a link the latents, as
+        `predict_latent` gives them. Two calls see the same functions. The kernel must be a sum of
+        RBF and Matérn kernels, as the default is.
+        """
+        require_fitted(self)
+        if not is_count(n_samples):
+            raise ConfigurationError(f"n_samples is {n_samples!r}; expected a whole number from 1")
+        generator = torch.Generator().manual_seed(seed_from(random_state))
+        functions = self._fitted.model.sample_functions(n_samples, generator)
+        return SampledFunctions(type(self), self._fitted, functions)
+
     def _learn_more(self, X: Any, y: Any, sample_weight: Any, before: Fitted) -> Fitted:
         """Rows join those that predictions are conditioned on; nothing is trained."""
-        settings = self._settings()
-        device = usable_device(self.device)
+        settings, model = self._settings(), before.model
         intake = Intake(type(self), settings, self._learner(None), before.units, adds=True)
         data = _fit_data(intake, X, y, sample_weight, torch.Generator().manual_seed(0))
+        if not isinstance(data.train, Rows):
+            raise DataError("rows join a model from memory; pass so large a table in parts")
         require_alike(data.train, current_team())
-        near = near_settings(settings, data, before.model.likelihood)
-        count = near.counts[0] if near else 0
-        rows = with_noise_of(before.model, data)
-        model = with_more_rows(before.model, rows, count).to(device)
-        return replace(before, model=model, predictor=model.predictor(), scores=None)
+        near, rows = near_settings(settings, data, model.likelihood), with_noise_of(model, data)
+        count = near.counts[0] if near else NEIGHBORS[0]
+        model = model.condition_on(rows.x, rows.y, rows.noise_divisor, count)
+        # What was promised of coverage was of the model without these rows.
+        learned = before.learned() | {"scores": None}
+        return Fitted.on_device(usable_device(self.device), model, **learned)
 
     def _learn(
         self,

@@ -47,6 +47,9 @@ class Fitted:
     steps: int
     scores: NDArray[np.float64] | None = None
 
+    def __post_init__(self) -> None:
+        self.model.keep(self.predictor)
+
     @staticmethod
     @cpu_by_default()
     def on_device(device: torch.device, model: VariationalGP, **others: Any) -> "Fitted":
@@ -54,10 +57,14 @@ class Fitted:
         model = model.to(device)
         return Fitted(model=model, predictor=model.predictor(), **others)
 
+    def learned(self) -> dict[str, Any]:
+        """All fields but the model and its predictor."""
+        names = [field.name for field in fields(self) if field.name not in ("model", "predictor")]
+        return {name: getattr(self, name) for name in names}
+
     def portable(self) -> dict[str, Any]:
         """All fields but the predictor, the model as a copy that needs no device."""
-        names = [field.name for field in fields(self) if field.name != "predictor"]
-        return {name: getattr(self, name) for name in names} | {"model": deepcopy(self.model).cpu()}
+        return self.learned() | {"model": deepcopy(self.model).cpu()}
 
     def attributes(self) -> dict[str, Any]:
         """What scikit-learn and users expect to find on a fitted estimator, by name."""

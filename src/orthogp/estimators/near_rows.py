@@ -37,7 +37,6 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood
 from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP, build_basis, require_evaluable
-from orthogp.posterior import NearRows
 from orthogp.posterior.near_rows import SMALLEST_WEIGHT
 from orthogp.posterior.neighbors import canonical_order
 from orthogp.posterior.points import choose_beta
@@ -334,28 +333,6 @@ def _warn_of_unused(settings: Mapping[str, Any]) -> None:
         )
 
 
-@torch.no_grad()
-def with_more_rows(model: VariationalGP, rows: Rows, count: int) -> VariationalGP:
-    """A copy of the model with more rows near; all else is as it was."""
-    model = deepcopy(model)
-    near, device = model.near, model.basis.beta.device
-    assert isinstance(near, NearRows)
-    x = rows.x.to(near.x)
-    if near.on_mean:
-        explained = model.without_near_rows().predict(x)[0]
-    else:
-        explained = model.prior_mean(x.double())
-    y = torch.cat([near.y, latents_first(rows.y.to(device)) - explained.to(near.y)], dim=1)
-    weight = _joined_weights((near.weight, len(near.x)), (rows.noise_divisor, len(x)), like=y)
-    x = torch.cat([near.x, x])
-    order = canonical_order(x, y)
-    weight = None if weight is None else weight[..., order]
-    model.near = NearRows(
-        x[order], y[:, order], weight, near.count or count, near.on_mean, near.on_beta
-    )
-    return model
-
-
 def with_noise_of(model: VariationalGP, data: FitData) -> Rows:
     """The rows of a table, with scales of their noise that multiply this model's."""
     rows, typical = data.bound_rows, data.typical_noise
@@ -372,18 +349,6 @@ def with_noise_of(model: VariationalGP, data: FitData) -> Rows:
     ratio = (known / model.likelihood.likelihood.noise.detach().cpu().reshape(-1)).to(rows.x)
     noise_scale = rows.noise_scale.reshape(len(rows), -1) * ratio
     return replace(rows, noise_scale=noise_scale if rows.y.ndim > 1 else noise_scale[:, 0])
-
-
-def _joined_weights(
-    *parts: tuple[Tensor | None, int], like: Float[Tensor, "c n"]
-) -> Float[Tensor, "*c n"] | None:
-    """Weights of as many rows each, one for all outputs unless some part has one for each."""
-    if all(weight is None for weight, _ in parts):
-        return None
-    found = [like.new_ones(n) if w is None else w.to(like) for w, n in parts]
-    if any(w.ndim > 1 for w in found):
-        found = [w.expand(len(like), -1) for w in found]
-    return torch.cat(found, dim=-1)
 
 
 def _in_canonical_order(rows: Rows) -> Rows:

@@ -20,6 +20,7 @@ from orthogp.estimators.checks import require_fitted
 from orthogp.estimators.conformal import require_scores, threshold
 from orthogp.estimators.defaults import REGRESSION_VARIANCE
 from orthogp.estimators.fitted import Fitted
+from orthogp.estimators.functions import gradient_of, gradient_std_of
 from orthogp.estimators.intake import FitData
 from orthogp.estimators.known_noise import fix_noise, fixed_noise
 from orthogp.estimators.predictive import (
@@ -112,6 +113,25 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         mean, std = fitted.map_latents(X, moments)
         targets = parts.targets
         return targets.before_inverse(mean), targets.before_inverse(std, shifted=False)
+
+    def predict_gradient(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> NDArray | tuple[NDArray, NDArray]:
+        """The gradient of the mean of the function, and with it its standard deviations.
+
+        `(n, d)`, or `(n, t, d)` for several targets, in units of y for one unit of X. For a
+        likelihood with a link that of the latent behind it, with a `target_transform` that of the
+        transformed target. Standard deviations are those of the function's own gradient; the kernel
+        must be a sum of RBF and Matérn kernels for them. All columns must be numbers.
+        """
+        fitted, X = self._prediction_inputs(X)
+        if fitted.units.plan is not None and not fitted.units.plan.plain:
+            raise ConfigurationError(
+                "predict_gradient needs columns that are numbers without gaps; columns_ says what "
+                "each one is"
+            )
+        gradient = gradient_of(fitted, X)
+        return (gradient, gradient_std_of(fitted, X)) if return_std else gradient
 
     def predict_interval(
         self,

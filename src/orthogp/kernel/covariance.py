@@ -64,6 +64,20 @@ class Covariance(nn.Module):
         finally:
             self._parameters_by_thread.pop(threading.get_ident(), None)
 
+    @contextmanager
+    def constant_parameters(self, x: Float[Tensor, "n d"]) -> Iterator[None]:
+        """Blocks inside are functions of their points alone: no gradient reaches the kernel.
+
+        Of radial kernels; any other one is differentiated with respect to its parameters too.
+        """
+        with torch.no_grad():
+            read = self.parameters_read_once(x)
+            read.__enter__()
+        try:
+            yield
+        finally:
+            read.__exit__(None, None, None)
+
     def shared_parameters(self) -> list[Tensor]:
         """What all blocks inside `parameters_read_once` read, for CUDA streams that run them."""
         parameters = self._parameters_by_thread.get(threading.get_ident())

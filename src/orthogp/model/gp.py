@@ -1,7 +1,7 @@
 """Kernel + mean + likelihood + basis: the bound on a batch, and predictions."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from gpytorch.kernels import Kernel
@@ -13,9 +13,11 @@ from orthogp.errors import ConfigurationError, DataError
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood
 from orthogp.likelihoods.base import Expectation
+from orthogp.likelihoods.targets import latents_first
 from orthogp.linalg import Factor
 from orthogp.model.build import chosen_jitter, require_evaluable
 from orthogp.model.priors import log_prior, registered_priors
+from orthogp.model.remembered import Remembered
 from orthogp.posterior import (
     AnyPredictor,
     Basis,
@@ -29,8 +31,15 @@ from orthogp.posterior import (
     kl_divergence,
     marginals,
 )
-from orthogp.posterior.induced import Features
+from orthogp.posterior.conditioning import basis_predictor, with_rows
+from orthogp.posterior.gradients import gradient_variance
+from orthogp.posterior.induced import Features, Observations
+from orthogp.posterior.joint import local, mean_at, moments
 from orthogp.posterior.near_rows import near_predictor
+from orthogp.posterior.pathwise import FREQUENCIES, PosteriorFunctions, sample_functions
+
+# Rows near x where a model has none yet and no number is given.
+NEIGHBORS = 64
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,7 @@ class VariationalGP(nn.Module):
                 f"NearRows are for Gaussian noise; the likelihood is a {type(likelihood).__name__}"
             )
         self.register_module("near", near)
+        self._remembered = Remembered()
         self.register_module("log_noise", log_noise)
 
     def bound(
@@ -167,7 +177,68 @@ class VariationalGP(nn.Module):
             return self.condensed()
         if isinstance(self.near, SiteRows):
             return SitePredictor(self.condensed(), self.near.correction())
+        if self._remembered.knows(self, "conditional"):
+            return self.conditional()
         return self._near_predictor(self.near)
+
+    def conditional(self, count: int = NEIGHBORS) -> NearPredictor:
+        """The posterior given the rows near x, in the form that more rows can join.
+
+        That of the basis where no rows are near, with `count` for those to come; the sites of other
+        rows are left out. It is kept for as long as the model does not change.
+        """
+
+        def compute() -> NearPredictor:
+            if isinstance(self.near, NearRows) and self.near.count > 0:
+                return self._near_predictor(self.near)
+            return self._basis_predictor(count)
+
+        return self._remembered.get(self, "conditional", compute)
+
+    def keep(self, predictor: AnyPredictor) -> None:
+        """Keeps a predictor of this model as it stands, where that is its `conditional`."""
+        if isinstance(predictor, NearPredictor):
+            self._remembered.put(self, "conditional", predictor)
+
+    @torch.no_grad()
+    def condition_on(
+        self,
+        x: Float[Tensor, "n d"],
+        y: Shaped[Tensor, "n *outputs"],
+        weight: Float[Tensor, "*c n"] | None = None,
+        count: int = NEIGHBORS,
+    ) -> "VariationalGP":
+        """A model that knows of these rows as well, in the time that they take, without training.
+
+        It shares the kernel, the likelihood, the basis and the rows with this one. The rows are
+        near rows from then on, `count` of them where the model has none yet. The noise must be
+        Gaussian. The first rows that join a model cost what `conditional` costs.
+        """
+        self.require_inputs(x)
+        if not isinstance(self.likelihood, Gaussian):
+            raise ConfigurationError(
+                f"rows join a model of Gaussian noise; its likelihood is a "
+                f"{type(self.likelihood).__name__}, for which q must be trained"
+            )
+        beta, before = self.basis.beta, self.near
+        known = self.conditional(count)
+        x, y = x.to(beta), latents_first(y.to(beta.device)).double()
+        if weight is not None:
+            weight = weight.to(x)
+        y = y - self.prior_mean(x.double())
+        if known.base is not None:
+            y = y - known.base.mean(x)
+        if not isinstance(before, NearRows) or before.count == 0:
+            known = replace(known, count=count)
+            before = NearRows(x[:0], y[:, :0], None, count, after_basis=True)
+        near = before.joined(x, y, weight)
+        m = self
+        found = VariationalGP(
+            m.covariance.kernel, m.likelihood, m.basis, m.mean, m.jitter, near, m.log_noise
+        )
+        new = NearRows(x, y, weight, count).observations(self._noise)
+        found._remembered.put(found, "conditional", with_rows(known, new, near.x))
+        return found
 
     def without_near_rows(self) -> "VariationalGP":
         """The same model, sharing all of its parts but the rows."""
@@ -182,14 +253,28 @@ class VariationalGP(nn.Module):
 
     @torch.no_grad()
     def _near_predictor(self, near: NearRows) -> NearPredictor:
+        rows, start = near.observations(self._noise), len(near.x) - near.added
+        first, last = _rows(rows, slice(start)), _rows(rows, slice(start, None))
+        if near.after_basis:
+            found = self._basis_predictor(near.count)
+        else:
+            base = self.condensed() if near.on_mean else None
+            features = None
+            if near.on_beta:
+                factor = self.basis.factor(self.covariance, self.jitter, robust=True)
+                features = Features.of(self.covariance, self.basis.beta, factor.R, first.x)
+            found = near_predictor(self.covariance, first, near.count, features, base)
+        return found if near.added == 0 else with_rows(found, last, near.x)
+
+    def _basis_predictor(self, count: int) -> NearPredictor:
+        gaussian = isinstance(self.likelihood, Gaussian)
+        one_noise = not gaussian or bool((self._noise == self._noise.reshape(-1)[0]).all())
+        return basis_predictor(self.basis, self.covariance, self.jitter, count, one_noise)
+
+    @property
+    def _noise(self) -> Float[Tensor, "*c"]:
         assert isinstance(self.likelihood, Gaussian)
-        base = self.condensed() if near.on_mean else None
-        features = None
-        if near.on_beta:
-            factor = self.basis.factor(self.covariance, self.jitter, robust=True)
-            features = Features.of(self.covariance, self.basis.beta, factor.R, near.x)
-        rows = near.observations(self.likelihood.likelihood.noise)
-        return near_predictor(self.covariance, rows, near.count, features, base)
+        return self.likelihood.likelihood.noise
 
     @torch.no_grad()
     def predict(
@@ -200,3 +285,76 @@ class VariationalGP(nn.Module):
         predictor = self.predictor() if predictor is None else predictor
         mean, variance = predictor.marginals(x)
         return mean + self.prior_mean(x.to(mean.dtype)), variance
+
+    def moments(
+        self, x: Float[Tensor, "*t q d"]
+    ) -> tuple[Float[Tensor, "c *t q"], Float[Tensor, "c *t q q"]]:
+        """Mean and joint covariance of the latents at the q points of every batch, in float64.
+
+        Differentiable in x, once; which rows are near does not count as a function of it.
+        """
+        p = self.conditional()
+        with p.covariance.constant_parameters(p.rows.x):
+            mean, covariance = moments(p, x)
+        flat = x.reshape(-1, x.shape[-1]).to(mean)
+        return mean + self._beside(flat).reshape(-1, *mean.shape[1:]), covariance
+
+    def mean_at(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "c n"]:
+        """The mean of the latents, in float64; differentiable in x, once."""
+        p = self.conditional()
+        x = x.to(p.device, torch.float64)
+        with p.covariance.constant_parameters(x):
+            mean = mean_at(p, x, local(p, x))
+        return mean + self._beside(x)
+
+    def gradient_variance(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "s n d"]:
+        """The variance of the latents' derivatives, for latents that share it once."""
+        return gradient_variance(self.conditional(), x)
+
+    def sample_functions(
+        self, number: int, generator: torch.Generator, frequencies: int = FREQUENCIES
+    ) -> "LatentFunctions":
+        """Functions of the posterior: callable at any x, the same ones at every call.
+
+        For sums of RBF and Matérn kernels, with so many random frequencies for each of them.
+        """
+        return LatentFunctions(
+            self, sample_functions(self.conditional(), number, generator, frequencies)
+        )
+
+    def _beside(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "*c n"]:
+        """What is added to the mean: the prior mean, and what the sites of near rows say."""
+        mean = self.prior_mean(x)
+        if not isinstance(self.near, SiteRows) or self.near.count == 0:
+            return mean
+        p = self._remembered.get(self, "correction", self.near.correction)
+        with p.covariance.constant_parameters(x):
+            return mean + mean_at(p, x, local(p, x))
+
+
+@dataclass(frozen=True)
+class LatentFunctions:
+    """Functions of the posterior of a model."""
+
+    model: VariationalGP
+    functions: PosteriorFunctions
+
+    def __len__(self) -> int:
+        return len(self.functions)
+
+    def __call__(self, x: Float[Tensor, "*f n d"]) -> Float[Tensor, "g c n"]:
+        """Every function at x, `[n, d]`, or at an x of its own, `[f, n, d]`.
+
+        In float64, and differentiable in x once.
+        """
+        covariance = self.functions.predictor.covariance
+        with covariance.constant_parameters(self.functions.predictor.rows.x):
+            values = self.functions(x)
+        beside = self.model._beside(x.reshape(-1, x.shape[-1]).to(values))
+        if x.ndim == 3:
+            beside = beside.reshape(-1, *x.shape[:2]).movedim(1, 0)
+        return values + beside
+
+
+def _rows(rows: Observations, part: slice) -> Observations:
+    return Observations(rows.x[part], rows.y[:, part], rows.noise[:, part])

@@ -72,13 +72,14 @@ class Features:
 class InducedPosterior:
     """q(v), and what each row has contributed to it.
 
-    Without row i the precision is S̃⁻¹ − g_i g_iᵀ, and S̃⁻¹ν is less by g_i t_i.
+    Without row i the precision is S̃⁻¹ − g_i g_iᵀ, and S̃⁻¹ν is less by g_i t_i; g and t are None
+    once rows have joined, and for a q(v) that is that of a basis.
     """
 
     S: Float[Tensor, "s b b"]
     b: Float[Tensor, "c b"]
-    g: Float[Tensor, "s n b"]
-    t: Float[Tensor, "c n"]
+    g: Float[Tensor, "s n b"] | None = None
+    t: Float[Tensor, "c n"] | None = None
 
     @property
     def mean(self) -> Float[Tensor, "c b"]:
@@ -92,6 +93,8 @@ class InducedPosterior:
         mean, variance = dot(w, self.mean.unsqueeze(-2)), dot(Sw, w)
         if without is None:
             return mean, variance
+        assert self.g is not None
+        assert self.t is not None
         g, t = self.g[:, without], self.t[:, without]
         Sg = g @ self.S
         # Sherman and Morrison; leverage near one is a row that alone knows some direction.
@@ -99,6 +102,25 @@ class InducedPosterior:
         along = dot(w, Sg) / left
         mean = mean + along * (dot(Sg, self.b.unsqueeze(-2)) - t)
         return mean, variance + along.square() * left
+
+    def with_leaf(
+        self,
+        W: Float[Tensor, "a b"],
+        K: Float[Tensor, "a a"],
+        noise: Float[Tensor, "s a"],
+        y: Float[Tensor, "c a"],
+    ) -> "InducedPosterior":
+        """q(v) once these rows are known as well; K is their K_⊥. O(a b² + a² b + a³).
+
+        S̃′ = S̃ − S̃ W (P⁻¹ + Wᵀ S̃ W)⁻¹ Wᵀ S̃ and b′ = b + W P y, with P⁻¹ = K_⊥ + D.
+        """
+        K, W = K.unsqueeze(0), W.to(self.S)
+        L = factor_with_noise(K, noise.unsqueeze(1)).squeeze(1)
+        Py = torch.cholesky_solve(y.to(W).unsqueeze(-1), L).squeeze(-1)
+        WS = W @ self.S
+        H = factor_with_noise(L @ L.mT + WS @ W.mT, torch.zeros_like(noise).unsqueeze(0))[0]
+        V = torch.linalg.solve_triangular(H, WS, upper=False)
+        return InducedPosterior(self.S - V.mT @ V, self.b + Py @ W)
 
 
 def induced_posterior(

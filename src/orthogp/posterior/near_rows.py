@@ -21,6 +21,7 @@ from orthogp.errors import NumericalError
 from orthogp.kernel.covariance import Covariance
 from orthogp.kernel.radial import compiled_backend
 from orthogp.kernel.radial.terms import Parameters, RadialSum
+from orthogp.posterior.growing import Forgotten, GrowingNeighbors, GrowingTable
 from orthogp.posterior.induced import (
     Features,
     InducedPosterior,
@@ -53,21 +54,37 @@ class _Local(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Growth:
+    """Tables of rows that others have joined, and the q(v) of those that were there before.
+
+    The first of the joined ones is at the place `start`.
+    """
+
+    y: GrowingTable
+    noise: GrowingTable
+    W: GrowingTable | None
+    before: InducedPosterior | None
+    start: int
+
+
+@dataclass(frozen=True)
 class NearPredictor:
     """m(x) and s(x) from the `count` rows nearest to x and, where there is one, from q(v).
 
     `base` is a posterior whose mean is added; the observations are less that mean then. `dtype` is
-    that of K_⊥NN and its factor; what comes out is in float64.
+    that of K_⊥NN and its factor; what comes out is in float64. `growth` is there once rows have
+    joined (`conditioning`).
     """
 
     covariance: Covariance
     rows: Observations
     count: int
-    neighbors: Neighbors
+    neighbors: Neighbors | GrowingNeighbors
     features: Features | None
     induced: InducedPosterior | None
     base: Predictor | None = None
     dtype: torch.dtype = torch.float64
+    growth: Growth | None = None
 
     @property
     def device(self) -> torch.device:
@@ -150,6 +167,8 @@ class NearPredictor:
         near, x = self.nearest(x, without), x.double()
         w = None if self.features is None else self.features(x)
         kernel = self._compiled_kernel()
+        if near.shape[1] == 0:
+            return self._unconditioned(near, x, w)
         if kernel is None:
             return self._conditioned(near, x, w, self.dtype)
         found = self._compiled(near, x, w, kernel)
@@ -162,6 +181,15 @@ class NearPredictor:
             if found.w is not None and again.w is not None:
                 found.w[:, rows] = again.w
         return found
+
+    def _unconditioned(
+        self, near: Int[Tensor, "m 0"], x: Float[Tensor, "m d"], w: Float[Tensor, "m b"] | None
+    ) -> _Local:
+        """Where there are no rows yet."""
+        shared, prior = len(self.rows.noise), self.covariance.diagonal(x)
+        if w is not None:
+            prior, w = prior - w.square().sum(-1), w.expand(shared, *w.shape)
+        return _Local(near, prior.new_zeros(shared, len(x), 0), prior.expand(shared, -1), w)
 
     def _conditioned(
         self,
@@ -235,8 +263,9 @@ class NearRows(nn.Module):
     `y` is `[c, n]`, less the prior mean and, where they are `on_mean`, less what the mean of the
     basis explains. `weight` divides the variance of the noise, for all outputs alike or for each.
     With `on_beta` a prediction also uses q(v), which β has learned from all rows; without it the
-    near rows alone. A `count` of zero is for models whose β are all rows: the rows are there for
-    others to join them.
+    near rows alone. A `count` of zero is for models whose β are all rows. The last `added` rows
+    have joined a model that was fitted to the others, or, `after_basis`, to rows that the basis
+    alone stands for; y is then less what γ explains.
     """
 
     x: Tensor
@@ -251,6 +280,8 @@ class NearRows(nn.Module):
         count: int,
         on_mean: bool = False,
         on_beta: bool = True,
+        added: int = 0,
+        after_basis: bool = False,
     ):
         super().__init__()
         self.register_buffer("x", x)
@@ -259,6 +290,8 @@ class NearRows(nn.Module):
             weight = weight.to(x.dtype).clamp_min(SMALLEST_WEIGHT)
         self.register_buffer("weight", weight)
         self.count, self.on_mean, self.on_beta = count, on_mean, on_beta
+        self.added, self.after_basis = added, after_basis
+        self._tables = _Tables()
 
     def extra_repr(self) -> str:
         return f"{len(self.x)} rows, {self.count} near"
@@ -268,6 +301,53 @@ class NearRows(nn.Module):
         noise = noise[:1] if bool((noise == noise[0]).all()) else noise
         weight = torch.ones_like(self.x[:, 0]) if self.weight is None else self.weight
         return Observations(self.x, self.y.double(), noise / weight.double())
+
+    @torch.no_grad()
+    def joined(
+        self,
+        x: Float[Tensor, "m d"],
+        y: Float[Tensor, "c m"],
+        weight: Float[Tensor, "*c m"] | None,
+    ) -> "NearRows":
+        """These rows and others, which come last; what is shared is not copied."""
+        weights = self.weight
+        if weights is not None or weight is not None:
+            weights = torch.ones_like(self.x[:, 0]) if weights is None else weights
+            weight = torch.ones_like(x[:, 0]) if weight is None else weight
+            weight = weight.to(weights).clamp_min(SMALLEST_WEIGHT)
+            if weight.ndim != weights.ndim:
+                # One for each output where either has that.
+                weight, weights = weight.expand(len(y), -1), weights.expand(len(y), -1)
+        tables = _Tables()
+        tables.x = self._tables.up_to_date("x", self.x).appended(x)
+        tables.y = self._tables.up_to_date("y", self.y.mT).appended(y.mT)
+        if weights is not None and weight is not None:
+            columns = self._tables.up_to_date("weight", torch.atleast_2d(weights).mT)
+            tables.weight = columns.appended(torch.atleast_2d(weight).mT)
+        found = NearRows(
+            tables.x.rows, tables.y.rows.mT, None, self.count, self.on_mean, self.on_beta,
+            self.added + len(x), self.after_basis,
+        )  # fmt: skip
+        if tables.weight is not None and weights is not None:
+            columns = tables.weight.rows
+            found.weight = columns[:, 0] if weights.ndim == 1 else columns.mT
+        found._tables = tables
+        return found
+
+
+class _Tables(Forgotten):
+    """Where the numbers of near rows have room for more."""
+
+    x: GrowingTable | None = None
+    y: GrowingTable | None = None
+    weight: GrowingTable | None = None
+
+    def up_to_date(self, name: str, rows: Tensor) -> GrowingTable:
+        """The table of these rows, or one of its own where they have moved."""
+        table: GrowingTable | None = getattr(self, name)
+        if table is None or table.rows.shape != rows.shape:
+            return GrowingTable(rows)
+        return table if table.rows.data_ptr() == rows.data_ptr() else GrowingTable(rows)
 
 
 def near_predictor(

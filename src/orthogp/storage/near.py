@@ -20,7 +20,11 @@ from orthogp.storage.recipes import Tensors
 def describe_near(near: NearRows | SiteRows) -> Description:
     if isinstance(near, SiteRows):
         return {"count": near.count, "kernel": describe_module(near.kernel)}
-    return {"count": near.count, "on_mean": near.on_mean, "on_beta": near.on_beta}
+    found = {"count": near.count, "on_mean": near.on_mean, "on_beta": near.on_beta}
+    if near.added == 0:
+        return found
+    # Under a name of its own: formats before 1.8 would take these rows for those of a fit.
+    return {"joined": {**found, "added": near.added, "after_basis": near.after_basis}}
 
 
 def restore_near(
@@ -30,6 +34,7 @@ def restore_near(
 
     `kernel` is one passed in, for a residual process whose kernel no file can describe.
     """
+    description = description.get("joined", description)
     count = description["count"]
     if type(count) is not int or count < 0:
         raise FileError("its near rows have settings of the wrong type")
@@ -38,7 +43,8 @@ def restore_near(
     on_mean = description["on_mean"]
     # Formats before 1.5 had β always.
     on_beta = description.get("on_beta", True)
-    if {type(on_mean), type(on_beta)} != {bool}:
+    added, after_basis = description.get("added", 0), description.get("after_basis", False)
+    if {type(on_mean), type(on_beta), type(after_basis)} != {bool} or type(added) is not int:
         raise FileError("its near rows have settings of the wrong type")
     x, y, weight = tensors["x"], tensors["y"], tensors.get("weight")
     # Formats before 1.7 had one weight for all outputs of a row.
@@ -46,7 +52,11 @@ def restore_near(
     if weight is not None and (weight.shape not in shapes or not bool((weight > 0).all())):
         raise FileError("the weights of its near rows are not positive, one for each")
     _require_rows(basis, x, y, *([] if weight is None else [weight]))
-    return NearRows(x, y, weight, count, on_mean, on_beta)
+    # All of them have joined a basis, some of them rows that were there before.
+    possible = added == len(x) if after_basis else 0 < added < len(x)
+    if added != 0 and not (possible and count > 0):
+        raise FileError("its near rows are not those that have joined a model")
+    return NearRows(x, y, weight, count, on_mean, on_beta, added, after_basis)
 
 
 def _restore_sites(

@@ -1,0 +1,414 @@
+"""A model for BoTorch: near rows and inducing points in place of an exact Gaussian process.
+
+`OrthogonalGPModel(train_X, train_Y).fit()` is used where `SingleTaskGP` is: a joint posterior that
+is differentiable in X, for q-batches and t-batches, conditioning, fantasies and functions. What
+BoTorch asks of a model beyond the rows themselves is a Gaussian at some points. Fantasies, whose
+rows differ from batch to batch, are conditioned on there:
+
+    m′(x) = m(x) + Σ_xF (Σ_FF + D)⁻¹ (y_F − m_F)        Σ′_xx′ = Σ_xx′ − Σ_xF (Σ_FF + D)⁻¹ Σ_Fx′
+
+with the joint mean and covariance m and Σ of the posterior at x and at the rows F of the fantasy,
+of which they stay functions that torch differentiates. Observations without batches join the model
+for good (`orthogp.posterior.conditioning`), in milliseconds.
+
+BoTorch is an extra: `pip install 'orthogp[botorch]'`.
+"""
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from linear_operator.utils.cholesky import psd_safe_cholesky
+from sklearn.base import clone
+from torch import Size, Tensor
+
+from orthogp.errors import ConfigurationError, DataError
+from orthogp.estimators import OrthogonalGPRegressor
+from orthogp.estimators.fitted import FARTHEST
+from orthogp.likelihoods import Gaussian
+from orthogp.model.gp import LatentFunctions
+
+try:
+    from botorch.acquisition.objective import PosteriorTransform
+    from botorch.models.deterministic import MatheronPathModel
+    from botorch.models.model import FantasizeMixin, Model
+    from botorch.models.transforms.input import InputTransform
+    from botorch.models.transforms.outcome import OutcomeTransform
+    from botorch.posteriors import GPyTorchPosterior, Posterior
+    from botorch.sampling.pathwise.paths import SamplePath
+    from botorch.sampling.pathwise.posterior_samplers import DrawMatheronPaths
+except ImportError as error:
+    raise ImportError(
+        "orthogp.botorch needs BoTorch 0.17 or later: pip install 'orthogp[botorch]'"
+    ) from error
+from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal  # pyright: ignore
+
+
+@dataclass(frozen=True)
+class _Fantasy:
+    """Observations of batches: inputs and outcomes as transformed, and the variances of noise."""
+
+    X: Float[Tensor, "*b f d"]
+    Y: Float[Tensor, "*y f m"]
+    noise: Float[Tensor, "*n f m"]
+
+    @property
+    def batch_shape(self) -> Size:
+        return torch.broadcast_shapes(self.X.shape[:-2], self.Y.shape[:-2])
+
+
+class OrthogonalGPModel(Model, FantasizeMixin):
+    """A BoTorch model of one outcome or several, of rows by the tens of thousands.
+
+    Until `fit` is called its hyperparameters are those that a fit starts from. `estimator` is an
+    `OrthogonalGPRegressor` with the settings of that fit; its dtype is float64 and its device that
+    of train_X. It standardises inputs and outcomes itself, so that transforms are needed only for
+    what goes beyond that. Outcomes share one kernel and have noise of their own; the posterior is
+    that of the model itself, without the estimator's calibration.
+    """
+
+    def __init__(
+        self,
+        train_X: Tensor,
+        train_Y: Tensor,
+        estimator: OrthogonalGPRegressor | None = None,
+        outcome_transform: OutcomeTransform | None = None,
+        input_transform: InputTransform | None = None,
+    ):
+        super().__init__()
+        if train_X.ndim != 2 or train_Y.ndim != 2 or len(train_X) != len(train_Y):
+            raise DataError(
+                f"train_X has shape {tuple(train_X.shape)} and train_Y {tuple(train_Y.shape)}; "
+                "expected [n, d] and [n, m], without batches"
+            )
+        template = OrthogonalGPRegressor() if estimator is None else estimator
+        if template.likelihood not in (None, "gaussian"):
+            raise ConfigurationError("a BoTorch model has Gaussian noise; leave likelihood as None")
+        self._template = _changed(template, dtype="float64", device=str(train_X.device))
+        if input_transform is not None:
+            self.input_transform = input_transform.to(train_X)
+            self.input_transform.train()
+            self.transform_inputs(train_X)
+            self.input_transform.eval()
+        if outcome_transform is not None:
+            outcome_transform.train()
+            outcome_transform(train_Y, X=train_X)
+            outcome_transform.eval()
+            self.outcome_transform = outcome_transform
+        self._rows = [(train_X.detach(), train_Y.detach())]
+        self._num_outcomes = train_Y.shape[-1]
+        self._outputs = list(range(self._num_outcomes))
+        self._fantasy: _Fantasy | None = None
+        self._gp: OrthogonalGPRegressor | None = None
+        self._unit_tensors: list[Tensor] = []
+
+    def fit(self) -> "OrthogonalGPModel":
+        """Finds hyperparameters that predict rows left out; takes `fit_gpytorch_mll`'s place."""
+        self._require_rows("fit")
+        self._learn(train_hyperparameters=bool(self._template.train_hyperparameters))
+        return self
+
+    def _learn(self, train_hyperparameters: bool, **parts: Any) -> None:
+        X, Y = self.train_inputs[0], self.train_targets
+        gp = _changed(self._template, train_hyperparameters=train_hyperparameters, **parts)
+        y = Y.cpu().numpy()
+        self._set_estimator(gp.fit(X.cpu().numpy(), y[:, 0] if y.shape[1] == 1 else y))
+
+    def _set_estimator(self, gp: OrthogonalGPRegressor) -> None:
+        self._gp = gp
+        likelihood = gp.model_.likelihood
+        assert isinstance(likelihood, Gaussian)
+        self.covar_module, self.likelihood = gp.model_.covariance.kernel, likelihood.likelihood
+        units = gp._fitted.units
+        scalings = (units.inputs, units.targets.scaling)  # pyright: ignore
+        like = gp.model_.basis.beta.detach()
+        parts = [t for scaling in scalings for t in (scaling.shift, scaling.scale)]
+        self._unit_tensors = [torch.as_tensor(t).to(like) for t in parts]
+
+    @property
+    def estimator(self) -> OrthogonalGPRegressor:
+        """The fitted estimator: of inputs and outcomes as they are transformed."""
+        if self._gp is None:
+            self._learn(train_hyperparameters=False)
+        assert self._gp is not None
+        return self._gp
+
+    def __getattr__(self, name: str) -> Any:
+        # Conditioning takes a while, which is wasted where `fit` follows: it waits until it counts.
+        if name in ("likelihood", "covar_module") and self.__dict__.get("_gp", self) is None:
+            self._learn(train_hyperparameters=False)
+        return super().__getattr__(name)
+
+    @property
+    def _units(self) -> list[Tensor]:
+        """Shift and scale of inputs, then those of outcomes."""
+        if self._gp is None:
+            self._learn(train_hyperparameters=False)
+        return self._unit_tensors
+
+    @property
+    def train_inputs(self) -> tuple[Float[Tensor, "n d"]]:
+        """All rows, as the input transform leaves them."""
+        return (self.transform_inputs(torch.cat([X for X, _ in self._rows])),)
+
+    @property
+    def train_targets(self) -> Float[Tensor, "n m"]:
+        """All outcomes, as the outcome transform leaves them."""
+        Y = torch.cat([Y for _, Y in self._rows])
+        return self.outcome_transform(Y)[0] if hasattr(self, "outcome_transform") else Y
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self._outputs)
+
+    @property
+    def batch_shape(self) -> Size:
+        return Size() if self._fantasy is None else self._fantasy.batch_shape
+
+    def _set_transformed_inputs(self) -> None:
+        """Rows are transformed when the model takes them."""
+
+    _revert_to_original_inputs = _set_transformed_inputs
+
+    def posterior(
+        self,
+        X: Float[Tensor, "*t q d"],
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: PosteriorTransform | None = None,
+    ) -> Posterior:
+        """The joint posterior of the q points of every batch; differentiable in X, once.
+
+        A tensor of `observation_noise` has variances, `[*t, q, m]` or `[*t, 1, m]`, of outcomes as
+        they are transformed.
+        """
+        self.eval()
+        if output_indices is not None and output_indices != list(range(self.num_outputs)):
+            return self.subset_output(output_indices).posterior(
+                X, None, observation_noise, posterior_transform
+            )
+        transformed = self.transform_inputs(X)
+        mean, covariance = self._moments(transformed)
+        if observation_noise is not False:
+            noise = observation_noise if isinstance(observation_noise, Tensor) else self._noise
+            covariance = covariance + torch.diag_embed(_outputs_first(noise, mean))
+        mean, covariance = mean.to(X), covariance.to(X)
+        if self.num_outputs == 1:
+            distribution = MultivariateNormal(mean.squeeze(-2), covariance.squeeze(-3))
+        else:
+            both = MultivariateNormal(mean, covariance)
+            distribution = MultitaskMultivariateNormal.from_batch_mvn(both, task_dim=-1)
+        found: Posterior = GPyTorchPosterior(distribution)
+        if hasattr(self, "outcome_transform"):
+            found = self.outcome_transform.untransform_posterior(found, X=transformed)
+        return found if posterior_transform is None else posterior_transform(found, X=X)
+
+    @property
+    def _noise(self) -> Float[Tensor, "1 m"]:
+        """The variances of noise, in units of outcomes as they are transformed."""
+        noise = self.likelihood.noise.detach().double().reshape(1, -1)
+        scale = self._units[3]
+        return (noise.expand(1, len(scale)) * scale.square())[:, self._outputs]
+
+    def _moments(
+        self, X: Float[Tensor, "*t q d"]
+    ) -> tuple[Float[Tensor, "*b m q"], Float[Tensor, "*b m q q"]]:
+        """Mean and covariance of every outcome, given the fantasies."""
+        fantasy = self._fantasy
+        if fantasy is None:
+            return self._model_moments(X)
+        X, F = X.to(fantasy.X), fantasy.X
+        batch, f = torch.broadcast_shapes(X.shape[:-2], F.shape[:-2]), F.shape[-2]
+        both = [t.expand(*batch, *t.shape[-2:]) for t in (F, X)]
+        mean, covariance = self._model_moments(torch.cat(both, -2))
+        at_f, mean = mean[..., :f], mean[..., f:]
+        noisy = covariance[..., :f, :f] + torch.diag_embed(_outputs_first(fantasy.noise, at_f))
+        L, cross = psd_safe_cholesky(noisy), covariance[..., :f, f:]
+        half = torch.linalg.solve_triangular(L, cross, upper=False)
+        covariance = covariance[..., f:, f:] - half.mT @ half
+        residual = fantasy.Y.to(mean).mT - at_f
+        along = torch.linalg.solve_triangular(
+            L.expand(*residual.shape[:-1], f, f), residual.unsqueeze(-1), upper=False
+        )
+        mean = mean + (half.mT @ along).squeeze(-1)
+        return mean, covariance.expand(*mean.shape, mean.shape[-1])
+
+    def _model_moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        shift_x, scale_x, shift_y, scale_y = self._units
+        x = ((X.to(shift_x) - shift_x) / scale_x).clamp(-FARTHEST, FARTHEST)
+        mean, covariance = self.estimator.model_.moments(x)
+        mean, covariance = mean[self._outputs].movedim(0, -2), covariance[self._outputs]
+        shift_y, scale_y = (t[self._outputs].unsqueeze(-1) for t in (shift_y, scale_y))
+        covariance = covariance.movedim(0, -3) * scale_y.square().unsqueeze(-1)
+        return mean * scale_y + shift_y, covariance
+
+    def condition_on_observations(
+        self,
+        X: Float[Tensor, "*b f d"],
+        Y: Float[Tensor, "*y f m"],
+        noise: Float[Tensor, "*n f m"] | None = None,
+        **kwargs: Any,
+    ) -> "OrthogonalGPModel":
+        """The model given these observations; no hyperparameter moves, and this one stays.
+
+        Without batches, and where no gradient is asked for, the rows join the model for good, in
+        milliseconds. Batches of observations give a model of that batch shape. `noise` has the
+        variances, of outcomes as they are transformed. No other keyword of BoTorch's changes
+        anything here.
+        """
+        transformed, outcomes = self.transform_inputs(X), Y
+        if hasattr(self, "outcome_transform"):
+            outcomes = self.outcome_transform(Y)[0]
+        tracked = any(t.requires_grad for t in (X, Y))
+        whole = self._fantasy is None and len(self._outputs) == self._num_outcomes
+        one_noise = noise is None or self.num_outputs == 1
+        if X.ndim == 2 and Y.ndim == 2 and whole and one_noise and not tracked:
+            return self._joined(X, Y, transformed, outcomes, noise)
+        variances = self._noise.expand(X.shape[-2], -1) if noise is None else noise.to(self._noise)
+        new = _Fantasy(transformed.to(self._noise), outcomes.to(self._noise), variances)
+        found = self._copy()
+        found._fantasy = new if self._fantasy is None else _both(self._fantasy, new)
+        return found
+
+    def _joined(
+        self, X: Tensor, Y: Tensor, transformed: Tensor, outcomes: Tensor, noise: Tensor | None
+    ) -> "OrthogonalGPModel":
+        if len(X) == 0:
+            return self
+        y, weight = outcomes.cpu().numpy(), None
+        if noise is not None:
+            weight = (self._noise / noise.to(self._noise)).expand(len(X), 1)[:, 0].cpu().numpy()
+        y = y[:, 0] if y.shape[1] == 1 else y
+        found = self._copy()
+        found._rows = [*self._rows, (X.detach(), Y.detach())]
+        found._set_estimator(self.estimator.condition_on(transformed.cpu().numpy(), y, weight))
+        return found
+
+    def subset_output(self, idcs: list[int]) -> "OrthogonalGPModel":
+        """The model of some of the outcomes, sharing all else."""
+        found = self._copy()
+        found._outputs = [self._outputs[i] for i in idcs]
+        fantasy = self._fantasy
+        if fantasy is not None:
+            parts = fantasy.Y[..., idcs], fantasy.noise[..., idcs]
+            found._fantasy = _Fantasy(fantasy.X, *parts)
+        if hasattr(self, "outcome_transform"):
+            found.outcome_transform = self.outcome_transform.subset_output(idcs)
+        return found
+
+    def sample_functions(self, n: int, seed: int | None = None) -> MatheronPathModel:
+        """n functions of the posterior as a deterministic model.
+
+        At `[q, d]` it gives `[n, q, m]`, at `[*t, n, q, d]` each function at points of its own.
+        """
+        return MatheronPathModel(self, sample_shape=Size([n]), seed=seed)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Takes hyperparameters and transforms, and conditions on the rows that the model has."""
+        self._require_rows("load_state_dict")
+        model = self.estimator.model_
+        found = super().load_state_dict(state_dict, strict, assign)
+        self._learn(False, kernel=model.covariance.kernel, likelihood=model.likelihood)
+        return found
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Hyperparameters and transforms."""
+        if self._gp is None:
+            self._learn(train_hyperparameters=False)
+        return super().state_dict(*args, **kwargs)
+
+    def _require_rows(self, name: str) -> None:
+        if self._fantasy is not None or len(self._outputs) != self._num_outcomes:
+            raise ConfigurationError(
+                f"{name} is for a model of all its outcomes and without fantasies"
+            )
+
+    def _copy(self) -> "OrthogonalGPModel":
+        """A model that shares everything until it is given something else."""
+        found = copy(self)
+        for name in ("_parameters", "_buffers", "_modules"):
+            object.__setattr__(found, name, getattr(self, name).copy())
+        return found
+
+
+def _changed(estimator: OrthogonalGPRegressor, **settings: Any) -> OrthogonalGPRegressor:
+    """An unfitted estimator with other settings."""
+    found = clone(estimator)
+    assert isinstance(found, OrthogonalGPRegressor)
+    return found.set_params(**settings)
+
+
+def _outputs_first(noise: Tensor, like: Float[Tensor, "*b m q"]) -> Float[Tensor, "*b m q"]:
+    """Variances, `[*b, q or 1, m]`, as those of `like`."""
+    return noise.to(like).mT.expand(torch.broadcast_shapes(noise.mT.shape, like.shape))
+
+
+def _both(first: _Fantasy, second: _Fantasy) -> _Fantasy:
+    """Observations of both, each expanded to the batches of the other."""
+
+    def joined(one: Tensor, other: Tensor) -> Tensor:
+        batch = torch.broadcast_shapes(one.shape[:-2], other.shape[:-2])
+        return torch.cat([t.expand(*batch, *t.shape[-2:]) for t in (one, other)], -2)
+
+    return _Fantasy(
+        joined(first.X, second.X), joined(first.Y, second.Y), joined(first.noise, second.noise)
+    )
+
+
+class FunctionPath(SamplePath):
+    """Functions of the posterior as BoTorch's sample paths: of inputs and outcomes of the user."""
+
+    def __init__(self, model: OrthogonalGPModel, functions: LatentFunctions, shape: Size):
+        super().__init__()
+        self.model, self.functions, self.shape = model, functions, shape
+
+    def set_ensemble_as_batch(self, ensemble_as_batch: bool) -> None:
+        """Nothing: the model is no ensemble."""
+
+    def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
+        """`[*t, *shape, n]` at `[*t, *shape, n, d]`; of several outcomes `[*t, *shape, m, n]` at
+        `[*t, *shape, 1, n, d]`. What x lacks of the shape is broadcast."""
+        model, several = self.model, self.model.num_outputs > 1
+        X = x.squeeze(-3) if several else x
+        missing = max(0, len(self.shape) - (X.ndim - 2))
+        X = X.reshape(*[1] * missing, *X.shape)
+        lead, own = (
+            X.shape[: X.ndim - 2 - len(self.shape)],
+            X.shape[X.ndim - 2 - len(self.shape) : -2],
+        )
+        transformed = model.transform_inputs(X)
+        n, d, count = X.shape[-2], transformed.shape[-1], len(self.functions)
+        shift_x, scale_x, shift_y, scale_y = model._units
+        points = ((transformed.to(shift_x) - shift_x) / scale_x).clamp(-FARTHEST, FARTHEST)
+        if own.numel() == 1:
+            # The same points for all functions are conditioned on once.
+            points = points.reshape(-1, d)
+        else:
+            # Of every function all its points, one batch after the other.
+            points = points.expand(*lead, *self.shape, n, d).reshape(-1, count, n, d)
+            points = points.movedim(1, 0).reshape(count, -1, d)
+        values = self.functions(points)[:, model._outputs]
+        shift_y, scale_y = (t[model._outputs].unsqueeze(-1) for t in (shift_y, scale_y))
+        values = values * scale_y + shift_y
+        values = values.reshape(count, len(model._outputs), -1, n).permute(2, 0, 3, 1)
+        values = values.reshape(*lead, *self.shape, n, -1).to(x)
+        if hasattr(model, "outcome_transform"):
+            values = model.outcome_transform.untransform(values)[0]
+        return values.mT if several else values.squeeze(-1)
+
+
+@DrawMatheronPaths.register(OrthogonalGPModel)
+def _draw_paths(model: OrthogonalGPModel, *, sample_shape: Size, **strategies: Any) -> FunctionPath:
+    """In place of BoTorch's own strategies, which are for other models."""
+    if model._fantasy is not None:
+        raise ConfigurationError("functions are drawn from a model without fantasies")
+    seed = int(torch.randint(2**62, ()))
+    generator = torch.Generator().manual_seed(seed)
+    number = max(1, sample_shape.numel())
+    functions = model.estimator.model_.sample_functions(number, generator)
+    return FunctionPath(model, functions, sample_shape)
