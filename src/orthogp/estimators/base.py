@@ -1,27 +1,23 @@
-"""What the regressor and the classifier share: fitting, all or nothing, and files."""
+"""What the regressor and the classifier share: fitting, all or nothing."""
 
 import math
-import warnings
 from abc import abstractmethod
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
 import torch
-from gpytorch.kernels import Kernel
-from gpytorch.likelihoods import Likelihood as GpytorchLikelihood
 from gpytorch.means import Mean
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, is_classifier
+from sklearn.base import is_classifier
 from torch import Tensor
 
 from orthogp import training
-from orthogp.errors import ConfigurationError, DataError, FileError, OrthogpError
+from orthogp.errors import ConfigurationError, DataError
 from orthogp.estimators.calibration import Calibration, LatentScales
-from orthogp.estimators.checks import Columns, checked_labels, require_fitted
+from orthogp.estimators.checks import checked_labels, require_fitted
 from orthogp.estimators.defaults import (
     LAST_STEPS,
     first_config,
@@ -29,9 +25,8 @@ from orthogp.estimators.defaults import (
     starts_by_evidence,
     training_config,
 )
-from orthogp.estimators.explaining import Explanation, relevance, shapley_values
+from orthogp.estimators.explained import ExplainedEstimator
 from orthogp.estimators.fitted import Fitted
-from orthogp.estimators.functions import SampledFunctions
 from orthogp.estimators.inputs import encoded, split_table
 from orthogp.estimators.intake import FitData, Intake, require_alike
 from orthogp.estimators.known_noise import is_known
@@ -48,26 +43,15 @@ from orthogp.estimators.outcome import (
     fitted_with_rows,
     warn_if_nothing_learned,
 )
-from orthogp.estimators.scaling import Array, Scaling
+from orthogp.estimators.scaling import Array
 from orthogp.estimators.setting_checks import (
-    check_settings,
     cpu_by_default,
-    is_count,
     seed_from,
-    torch_device,
     usable_device,
 )
-from orthogp.estimators.settings import Settings, no_type_check
+from orthogp.estimators.settings import no_type_check
 from orthogp.estimators.site_rows import TIME_SHARE, residual_process, site_rows, uses_sites
 from orthogp.estimators.start import new_model
-from orthogp.estimators.state import (
-    ARRAYS,
-    finite_tensor,
-    pack_fitted,
-    pack_settings,
-    unpack_fitted,
-    unpack_noise,
-)
 from orthogp.estimators.streamed import is_large, loaded, streamed_data
 from orthogp.estimators.targets import Learner, Targets
 from orthogp.execution.team import current_team
@@ -75,9 +59,6 @@ from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP
 from orthogp.posterior import NearRows, Orthogonal, SiteRows
 from orthogp.sources import as_source
-from orthogp.storage import Saved, load_model, save_model
-from orthogp.storage.onnx import export_onnx
-from orthogp.tables import ColumnTable, Encoded, Plan
 from orthogp.training import (
     ProgressBar,
     Rows,
@@ -88,12 +69,9 @@ from orthogp.training import (
 )
 from orthogp.training.sites import ResidualProcess
 
-# Points at which a loaded estimator must predict finite values.
-CHECKED_POINTS = 4
-
 
 @no_type_check
-class OrthogonalGP(Settings, BaseEstimator):
+class OrthogonalGP(ExplainedEstimator):
     """An estimator with a `VariationalGP` inside; a subclass defines its targets.
 
     After a fit: `elbo_`, the bound on all rows given (for a table that was streamed an unbiased
@@ -102,15 +80,6 @@ class OrthogonalGP(Settings, BaseEstimator):
     What follows on all rows, including those held out to calibrate, counts for neither. A fit that
     fails leaves all of this, and every prediction, as it was.
     """
-
-    model_: VariationalGP
-    elbo_: float
-    history_: list[dict[str, Any]]
-    n_iter_: int
-    n_features_in_: int
-    feature_names_in_: NDArray
-    columns_: ColumnTable
-    _fitted: Fitted
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -199,12 +168,6 @@ class OrthogonalGP(Settings, BaseEstimator):
     def _scores(self, fitted: Fitted, X: Array, y: Any) -> Array:
         """How far the target of each row is from its prediction, in units of its own width."""
 
-    def _settings(self) -> dict[str, Any]:
-        """All settings, refused where they are wrong whatever the data."""
-        settings = self.get_params(deep=False)
-        check_settings(settings)
-        return settings
-
     @cpu_by_default()
     def condition_on(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """A new estimator that knows of these rows as well; this one stays as it is.
@@ -218,24 +181,6 @@ class OrthogonalGP(Settings, BaseEstimator):
         found = type(self)(**self.get_params(deep=False))
         found._set_fitted(self._learn_more(X, y, sample_weight, self._fitted))
         return found
-
-    @cpu_by_default()
-    def sample_functions(
-        self, n_samples: int = 1, random_state: int | np.random.RandomState | None = 0
-    ) -> SampledFunctions:
-        """Draws of the function itself, without noise: callable at any X, as often as wanted.
-
-        `f = gp.sample_functions(5)` and then `f(X)` is `(n, 5)`, or `(n, t, 5)` for several
-        targets, in the units of y; of a classifier and for a likelihood with a link the latents, as
-        `predict_latent` gives them. Two calls see the same functions. The kernel must be a sum of
-        RBF and Matérn kernels, as the default is.
-        """
-        require_fitted(self)
-        if not is_count(n_samples):
-            raise ConfigurationError(f"n_samples is {n_samples!r}; expected a whole number from 1")
-        generator = torch.Generator().manual_seed(seed_from(random_state))
-        functions = self._fitted.model.sample_functions(n_samples, generator)
-        return SampledFunctions(type(self), self._fitted, functions)
 
     def _learn_more(self, X: Any, y: Any, sample_weight: Any, before: Fitted) -> Fitted:
         """Rows join those that predictions are conditioned on; nothing is trained."""
@@ -385,225 +330,6 @@ class OrthogonalGP(Settings, BaseEstimator):
         folder = None if folder is None else Path(folder) / "held-out"
         training.fit(model, rows, last, checkpoint_dir=folder)
 
-    def _prediction_inputs(self, X: Any) -> tuple[Fitted, Array]:
-        """The fitted state, and the inputs of X, checked against its columns."""
-        require_fitted(self)
-        fitted = self._fitted
-        return fitted, encoded(type(self), X, fitted.units.columns, fitted.units.plan)
-
-    @staticmethod
-    @abstractmethod
-    def _unpack_targets(
-        model: VariationalGP, meta: Mapping[str, Any], tensors: Mapping[str, Tensor]
-    ) -> tuple[Targets, Calibration | LatentScales]:
-        """The targets and the calibration in a file."""
-
-    def _set_fitted(self, fitted: Fitted) -> None:
-        """Sets every fitted attribute; the only place that does."""
-        learned = fitted.attributes()
-        vars(self).update(learned, _fitted=fitted)
-        if "feature_names_in_" not in learned:
-            vars(self).pop("feature_names_in_", None)
-
-    @cpu_by_default()
-    def save(
-        self,
-        path: str | Path,
-        extra: Mapping[str, Any] | None = None,
-        near_rows: bool = True,
-    ) -> None:
-        """Writes the fitted estimator to one file, which holds data and nothing that runs.
-
-        Callbacks, `device` and `checkpoint_dir` are not saved. `extra` is JSON of the caller's own,
-        stored in the same file and ignored by `load`. In a process group one process is enough;
-        where all write the same file it is still whole. The training rows that predictions are
-        conditioned on are in the file, standardised; without `near_rows` they are not, and what is
-        loaded predicts by the inducing and residual points alone.
-        """
-        require_fitted(self)
-        meta, tensors = self._state()
-        extra_meta = {} if extra is None else {"extra": dict(extra)}
-        model = self.model_ if near_rows else self.model_.without_near_rows()
-        save_model(path, model, meta | extra_meta, tensors)
-
-    @classmethod
-    @cpu_by_default()
-    def load(
-        cls,
-        path: str | Path,
-        kernel: Kernel | None = None,
-        likelihood: GpytorchLikelihood | Likelihood | None = None,
-        device: str | torch.device | None = None,
-    ) -> Self:
-        """Reads what `save` wrote; a kernel or likelihood of your own must be passed in."""
-        return cls.from_saved(load_model(path, kernel=kernel, likelihood=likelihood), path, device)
-
-    @classmethod
-    def from_saved(
-        cls, saved: Saved, path: str | Path, device: str | torch.device | None = None
-    ) -> Self:
-        """The estimator in a file that has been read already; `path` is for error messages."""
-        try:
-            if saved.meta["estimator"] != cls.__name__:
-                raise FileError(f"it holds a {saved.meta['estimator']!s:.40}")
-            # Only settings that `save` writes: a file must not choose where the next fit writes.
-            storable, _ = pack_settings(cls(likelihood="").get_params(deep=False))
-            settings = {k: v for k, v in saved.meta["settings"].items() if k in storable}
-            estimator = cls(**settings)
-            estimator.set_params(device=device)
-            estimator._set_state(saved)
-        except OrthogpError as error:
-            raise FileError(f"{path} cannot be loaded as a {cls.__name__}: {error}") from error
-        except Exception as error:
-            # As in `load_model`: a file with a valid checksum may fail in any way.
-            raise FileError(
-                f"{path} cannot be loaded: what it describes is not a {cls.__name__}"
-            ) from error
-        return estimator
-
-    @property
-    def relevance_(self) -> dict[str, float]:
-        """1/lengthscale of every column that is an input, the most relevant first.
-
-        In units of the column's standard deviation, averaged over the parts of the kernel. All
-        inputs of a category share a lengthscale; a column of several counts by the shortest. It
-        ranks how fast the function varies, not what causes what. Empty for a kernel without a
-        lengthscale for every input.
-        """
-        require_fitted(self)
-        sources = self.columns_.plan.sources
-        return dict(relevance(self.model_.covariance.kernel, sources))
-
-    def explain(
-        self,
-        X: Any,
-        background: Any = None,
-        n_samples: int = 32,
-        random_state: int | np.random.RandomState | None = 0,
-    ) -> Explanation:
-        """What each column contributes to each prediction: sampled Shapley values.
-
-        They add up, exactly, to the prediction less that of the background: the mean of the
-        regressor, the probabilities of the classifier. More samples vary less between seeds.
-
-        Args:
-            X: rows to explain.
-            background: rows that stand for the absence of a column; None draws from those that the
-                model holds.
-            n_samples: how many of the background are drawn; each costs 2 (d + 1) predictions a row.
-            random_state: the same number gives the same values.
-        """
-        fitted, inputs = self._prediction_inputs(X)
-        if not is_count(n_samples):
-            raise ConfigurationError(f"n_samples is {n_samples!r}; expected a whole number from 1")
-        if background is None:
-            held = fitted.model.basis.beta if fitted.model.near is None else fitted.model.near.x
-            units, points = fitted.units.inputs, held.detach().double().cpu().numpy()
-            rows = points * units.scale + units.shift
-        else:
-            rows = self._prediction_inputs(background)[1]
-        rng = np.random.default_rng(seed_from(random_state))
-        rows = rows[rng.choice(len(rows), min(n_samples, len(rows)), replace=False)]
-        sources = np.array(self.columns_.plan.sources, dtype=object)
-        names = tuple(self.columns_.plan.columns)
-        parts = [np.flatnonzero(sources == name) for name in names]
-        ask = getattr(self, "predict_proba", None) or cast(Any, self).predict
-        values, base = shapley_values(lambda matrix: ask(Encoded(matrix)), inputs, rows, parts, rng)
-        return Explanation(values, base, names)
-
-    def with_plan(self, plan: Plan) -> Self:
-        """The same estimator for tables, whose columns become its inputs by this plan: for models
-        that were saved before estimators knew columns."""
-        require_fitted(self)
-        if len(plan.sources) != len(self._fitted.units.inputs.scale):
-            raise FileError(
-                f"its columns make {len(plan.sources)} inputs and its estimator has "
-                f"{len(self._fitted.units.inputs.scale)}"
-            )
-        columns = Columns(len(plan.columns), np.array(list(plan.columns), dtype=object))
-        units = replace(self._fitted.units, columns=columns, plan=plan)
-        self._set_fitted(replace(self._fitted, units=units))
-        return self
-
-    def _export(self, path: str | Path, y: Scaling, **variances: Any) -> None:
-        x, model = self._fitted.units.inputs, self._fitted.model
-        units = [torch.from_numpy(part) for part in (x.shift, x.scale, y.shift, y.scale)]
-        # On the host: a file is written once, and its constants are the host's.
-        if model.near is not None and model.near.count > 0:
-            warnings.warn(
-                "an ONNX graph cannot search for the rows near x: it holds the posterior of the "
-                "inducing and residual points alone, whose predictions are less accurate",
-                stacklevel=3,
-            )
-        plan = self._fitted.units.plan
-        if plan is not None and not plan.plain:
-            warnings.warn(
-                f"an ONNX graph knows no columns of a table: its x are the {len(plan.sources)} "
-                "inputs that orthogp.tables.Encoder(gp.columns_.plan) makes of them",
-                stacklevel=3,
-            )
-        predictor = deepcopy(model).cpu().condensed()
-        export_onnx(path, predictor, *units, mean=deepcopy(model.mean).cpu(), **variances)
-
-    def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """All of a fitted estimator but its model, as JSON and tensors."""
-        settings, tensors = pack_settings(self._settings())
-        meta, learned = pack_fitted(self._fitted)
-        header = {
-            "estimator": type(self).__name__,
-            "settings": settings,
-            "own_kernel": self.kernel is not None,
-            "own_likelihood": not isinstance(self._settings()["likelihood"], str | None),
-        }
-        return header | meta, tensors | learned
-
-    def _set_state(self, saved: Saved) -> None:
-        """The reverse of `_state`, for untrusted input."""
-        model, meta, tensors = saved.model, saved.meta, saved.tensors
-        learned = self._unpack_targets(model, meta, tensors)
-        fitted = unpack_fitted(model, learned, meta, tensors, _device_or_cpu(self.device))
-        width = model.basis.beta.shape[1]
-        for name in ARRAYS:
-            if name in tensors:
-                setattr(self, name, finite_tensor(tensors, name, (None, width)).numpy())
-        if meta["own_kernel"]:
-            self.kernel = deepcopy(model.covariance.kernel)
-        if "noise_variance" in tensors:
-            self.noise_variance = unpack_noise(tensors, model.basis.num_latents)
-        if meta["own_likelihood"]:
-            self.likelihood = deepcopy(model.likelihood)
-        # The points to check are inputs: they have no column names and no plan.
-        bare = replace(fitted.units, columns=Columns(width), plan=None)
-        self._set_fitted(replace(fitted, units=bare))
-        self._require_predictions()
-        self._set_fitted(fitted)
-
-    def _require_predictions(self) -> None:
-        """Refuses a state whose predictions, at some of its own points, are not all finite."""
-        points = self.model_.basis.beta[:CHECKED_POINTS].detach().double().cpu().numpy()
-        inputs, estimator = self._fitted.units.inputs, cast(Any, self)
-        X = points * inputs.scale + inputs.shift
-        if hasattr(self, "classes_"):
-            found = [estimator.predict_proba(X)]
-        else:
-            found = [*estimator.predict(X, return_std=True), *estimator.predict_interval(X)]
-        if not all(np.isfinite(part).all() for part in found):
-            raise FileError("its predictions are not finite")
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = dict(super().__getstate__())  # pyright: ignore
-        if "_fitted" in state:
-            # On the host, so that it can be read where there is no such device.
-            learned = self._fitted.attributes()
-            state = {name: value for name, value in state.items() if name not in learned}
-            state["_fitted"] = self._fitted.portable()
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({name: v for name, v in state.items() if name != "_fitted"})
-        if "_fitted" in state:
-            self._set_fitted(Fitted.on_device(_device_or_cpu(self.device), **state["_fitted"]))
-
 
 def _fit_data(
     intake: Intake, X: Any, y: Any, sample_weight: Any, generator: torch.Generator
@@ -615,10 +341,3 @@ def _fit_data(
     if is_large(source):
         return streamed_data(intake, source, generator)
     return intake.fit_data(*loaded(source), generator)
-
-
-def _device_or_cpu(device: str | torch.device | None) -> torch.device:
-    """The device if this machine has it, else the host."""
-    wanted = torch_device(device)
-    here = wanted.type != "cuda" or torch.cuda.is_available()
-    return wanted if here else torch.device("cpu")
