@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -20,6 +19,8 @@ from orthogp.apps.tabular.model import TableModel
 from orthogp.errors import ConfigurationError, DataError, FileError
 from orthogp.estimators import streamed
 from orthogp.tables import Encoder, Learning, Tally, as_table
+
+pl = pytest.importorskip("polars")
 
 ROWS = 160
 RNG = np.random.default_rng(0)

@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -21,6 +20,8 @@ from orthogp.tables import (
     number_plan,
     plan_notes,
 )
+
+pl = pytest.importorskip("polars")
 
 ROWS = 120
 RNG = np.random.default_rng(0)

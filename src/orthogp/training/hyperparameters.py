@@ -21,7 +21,7 @@ from orthogp.training.config import TrainingConfig
 BETA2 = 0.95
 # A quasi-Newton search ends where a step gains less than this in nats a row, relative to the value
 # where that is above one. It changes no parameter by more than this factor.
-LEAST_STEP, MOST_CHANGE = 1e-4, 1e6
+LEAST_STEP, MOST_CHANGE = 1e-5, 1e6
 # Stands for the value where there is none.
 NOWHERE = 1e10
 # How near to its lower bound a parameter counts as.
