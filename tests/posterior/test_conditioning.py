@@ -181,7 +181,7 @@ def test_a_copy_predicts_the_same_from_its_rows_alone(model):
     for part in torch.arange(MORE).split(4):
         model = model.condition_on(x[part], y[part], count=6)
     copy = deepcopy(model)
-    assert not copy._remembered.knows(copy, "conditional")
+    assert not copy._cache.knows(copy, "conditional")
     for one, other in zip(copy.predict(NEW), model.predict(NEW), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
 

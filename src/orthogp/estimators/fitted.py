@@ -48,7 +48,7 @@ class Fitted:
     scores: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
-        self.model.keep(self.predictor)
+        self.model.cache_predictor(self.predictor)
 
     @staticmethod
     @cpu_by_default()

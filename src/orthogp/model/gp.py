@@ -16,8 +16,8 @@ from orthogp.likelihoods.base import Expectation
 from orthogp.likelihoods.targets import latents_first
 from orthogp.linalg import Factor
 from orthogp.model.build import chosen_jitter, require_evaluable
+from orthogp.model.cache import ModuleCache
 from orthogp.model.priors import log_prior, registered_priors
-from orthogp.model.remembered import Remembered
 from orthogp.posterior import (
     AnyPredictor,
     Basis,
@@ -102,7 +102,7 @@ class VariationalGP(nn.Module):
                 f"NearRows are for Gaussian noise; the likelihood is a {type(likelihood).__name__}"
             )
         self.register_module("near", near)
-        self._remembered = Remembered()
+        self._cache = ModuleCache()
         self.register_module("log_noise", log_noise)
 
     def bound(
@@ -177,7 +177,7 @@ class VariationalGP(nn.Module):
             return self.condensed()
         if isinstance(self.near, SiteRows):
             return SitePredictor(self.condensed(), self.near.correction())
-        if self._remembered.knows(self, "conditional"):
+        if self._cache.knows(self, "conditional"):
             return self.conditional()
         return self._near_predictor(self.near)
 
@@ -193,12 +193,12 @@ class VariationalGP(nn.Module):
                 return self._near_predictor(self.near)
             return self._basis_predictor(count)
 
-        return self._remembered.get(self, "conditional", compute)
+        return self._cache.get(self, "conditional", compute)
 
-    def keep(self, predictor: AnyPredictor) -> None:
+    def cache_predictor(self, predictor: AnyPredictor) -> None:
         """Keeps a predictor of this model as it stands, where that is its `conditional`."""
         if isinstance(predictor, NearPredictor):
-            self._remembered.put(self, "conditional", predictor)
+            self._cache.put(self, "conditional", predictor)
 
     @torch.no_grad()
     def condition_on(
@@ -237,7 +237,7 @@ class VariationalGP(nn.Module):
             m.covariance.kernel, m.likelihood, m.basis, m.mean, m.jitter, near, m.log_noise
         )
         new = NearRows(x, y, weight, count).observations(self._noise)
-        found._remembered.put(found, "conditional", with_rows(known, new, near.x))
+        found._cache.put(found, "conditional", with_rows(known, new, near.x))
         return found
 
     def without_near_rows(self) -> "VariationalGP":
@@ -297,7 +297,7 @@ class VariationalGP(nn.Module):
         with p.covariance.constant_parameters(p.rows.x):
             mean, covariance = moments(p, x)
         flat = x.reshape(-1, x.shape[-1]).to(mean)
-        return mean + self._beside(flat).reshape(-1, *mean.shape[1:]), covariance
+        return mean + self._mean_offset(flat).reshape(-1, *mean.shape[1:]), covariance
 
     def mean_at(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "c n"]:
         """The mean of the latents, in float64; differentiable in x, once."""
@@ -305,7 +305,7 @@ class VariationalGP(nn.Module):
         x = x.to(p.device, torch.float64)
         with p.covariance.constant_parameters(x):
             mean = mean_at(p, x, local(p, x))
-        return mean + self._beside(x)
+        return mean + self._mean_offset(x)
 
     def gradient_variance(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "s n d"]:
         """The variance of the latents' derivatives, for latents that share it once."""
@@ -322,12 +322,12 @@ class VariationalGP(nn.Module):
             self, sample_functions(self.conditional(), number, generator, frequencies)
         )
 
-    def _beside(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "*c n"]:
+    def _mean_offset(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "*c n"]:
         """What is added to the mean: the prior mean, and what the sites of near rows say."""
         mean = self.prior_mean(x)
         if not isinstance(self.near, SiteRows) or self.near.count == 0:
             return mean
-        p = self._remembered.get(self, "correction", self.near.correction)
+        p = self._cache.get(self, "correction", self.near.correction)
         with p.covariance.constant_parameters(x):
             return mean + mean_at(p, x, local(p, x))
 
@@ -350,10 +350,10 @@ class LatentFunctions:
         covariance = self.functions.predictor.covariance
         with covariance.constant_parameters(self.functions.predictor.rows.x):
             values = self.functions(x)
-        beside = self.model._beside(x.reshape(-1, x.shape[-1]).to(values))
+        offset = self.model._mean_offset(x.reshape(-1, x.shape[-1]).to(values))
         if x.ndim == 3:
-            beside = beside.reshape(-1, *x.shape[:2]).movedim(1, 0)
-        return values + beside
+            offset = offset.reshape(-1, *x.shape[:2]).movedim(1, 0)
+        return values + offset
 
 
 def _rows(rows: Observations, part: slice) -> Observations:

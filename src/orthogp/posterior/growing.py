@@ -21,10 +21,10 @@ MOST_LOOSE, LOOSE_SHARE = 1024, 8
 LEAST_ROOM = 64
 
 
-class Forgotten:
+class Uncopied:
     """What a copy and a file do without, as it can be computed again."""
 
-    def __deepcopy__(self, memo: Any) -> "Forgotten":
+    def __deepcopy__(self, memo: Any) -> "Uncopied":
         return type(self)()
 
     def __reduce__(self) -> tuple[type, tuple]:

@@ -21,7 +21,7 @@ from orthogp.errors import NumericalError
 from orthogp.kernel.covariance import Covariance
 from orthogp.kernel.radial import compiled_backend
 from orthogp.kernel.radial.terms import Parameters, RadialSum
-from orthogp.posterior.growing import Forgotten, GrowingNeighbors, GrowingTable
+from orthogp.posterior.growing import GrowingNeighbors, GrowingTable, Uncopied
 from orthogp.posterior.induced import (
     Features,
     InducedPosterior,
@@ -335,7 +335,7 @@ class NearRows(nn.Module):
         return found
 
 
-class _Tables(Forgotten):
+class _Tables(Uncopied):
     """Where the numbers of near rows have room for more."""
 
     x: GrowingTable | None = None

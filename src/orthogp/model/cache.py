@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from orthogp.posterior.growing import Forgotten
+from orthogp.posterior.growing import Uncopied
 
 T = TypeVar("T")
 
 
-class Remembered(Forgotten):
+class ModuleCache(Uncopied):
     """Values by name; all are forgotten once a parameter or a buffer has another value."""
 
     def __init__(self) -> None:
