@@ -116,6 +116,15 @@ def test_the_posterior_is_that_of_the_exact_process(model, shape, noise):
     assert ours.mean.shape == (*shape, 1)
 
 
+@pytest.mark.parametrize("outcomes", [1, 2])
+def test_points_that_coincide_can_be_sampled(outcomes):
+    posterior = near_model(10, outcomes).posterior(NEW[[0, 0, 0]])
+    draws = posterior.rsample(torch.Size([64]))
+    assert draws.shape == (64, 3, outcomes)
+    spread = (draws - draws[:, :1]).abs().max()
+    assert spread < 0.1 * posterior.variance.sqrt().min()
+
+
 def test_its_gradient_is_the_exact_one(model):
     gradients = []
     for m in (model, peer(model)):

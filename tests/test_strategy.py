@@ -369,16 +369,19 @@ def test_refusals_are_one_sentence():
 
 def test_the_examples_in_the_documentation_run():
     page = Path(__file__).parent.parent / "docs" / "gpytorch.md"
-    example, optimizers = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    example, optimizers, fantasies = blocks
     assert "range(300)" in example
     names: dict = {}
     with torch.random.fork_rng():
         torch.manual_seed(0)
         exec(example.replace("range(300)", "range(3)"), names)
         exec(optimizers, names)
+        moved = [p for o in ("ngd", "adam") for p in names[o].param_groups[0]["params"]]
+        assert len(moved) == len(list(names["model"].parameters()))
+        exec(fantasies, names)
+    assert names["mean"].shape == (8, 10)
     assert names["prediction"].mean.shape == (10,)
-    moved = [p for o in ("ngd", "adam") for p in names[o].param_groups[0]["params"]]
-    assert len(moved) == len(list(names["model"].parameters()))
 
 
 def test_a_base_without_its_private_factor_costs_a_factorisation():

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
+from linear_operator import to_linear_operator
 from linear_operator.utils.cholesky import psd_safe_cholesky
 from sklearn.base import clone
 from torch import Size, Tensor
@@ -195,11 +196,12 @@ class OrthogonalGPModel(Model, FantasizeMixin):
         if observation_noise is not False:
             noise = observation_noise if isinstance(observation_noise, Tensor) else self._noise
             covariance = covariance + torch.diag_embed(_outputs_first(noise, mean))
-        mean, covariance = mean.to(X), covariance.to(X)
+        # A linear operator is factorised when samples are drawn, with jitter where points coincide.
+        mean, operator = mean.to(X), to_linear_operator(covariance.to(X))
         if self.num_outputs == 1:
-            distribution = MultivariateNormal(mean.squeeze(-2), covariance.squeeze(-3))
+            distribution = MultivariateNormal(mean.squeeze(-2), operator.squeeze(-3))
         else:
-            both = MultivariateNormal(mean, covariance)
+            both = MultivariateNormal(mean, operator)
             distribution = MultitaskMultivariateNormal.from_batch_mvn(both, task_dim=-1)
         found: Posterior = GPyTorchPosterior(distribution)
         if hasattr(self, "outcome_transform"):

@@ -93,7 +93,7 @@ QUESTIONS: dict[str, tuple] = {
     "a column too many": (DataError, r"unseen at fit time:\n- d\n",
                           lambda gp: gp.predict(FRAME.assign(d=1.0)), True),
     "a column too few": (DataError, "X has 2 features, but .* 3", lambda gp: gp.predict(X[:, :2])),
-    "NaN in new rows": (DataError, "row 3", lambda gp: gp.predict(changed(X, (3, 1), NAN))),
+    "infinity in new rows": (DataError, "row 3", lambda gp: gp.predict(changed(X, (3, 1), INF))),
     "text in new rows": (DataError, "text, 'q'", lambda gp: gp.predict(np.full((4, 3), "q"))),
     "no new rows": (DataError, r"0 sample\(s\)", lambda gp: gp.predict(X[:0])),
     "sparse new rows": (DataTypeError, "sparse", lambda gp: gp.predict(scipy.sparse.eye_array(3))),

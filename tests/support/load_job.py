@@ -131,7 +131,7 @@ def states() -> dict[str, list[str]]:
         found["save"] = changes(before)
         OrthogonalGPRegressor.load(Path(folder) / "model").predict(X)
         found["load"] = changes(before)
-    for bad in (lambda: gp.predict(X * np.nan), lambda: clf.fit(X, Y)):
+    for bad in (lambda: gp.predict(X + np.inf), lambda: clf.fit(X, Y)):
         try:
             bad()
         except orthogp.OrthogpError:
