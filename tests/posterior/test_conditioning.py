@@ -54,6 +54,23 @@ def test_where_beta_are_all_rows_it_is_the_exact_process(outputs):
     assert_exact(model, torch.cat([x, more_x]), torch.cat([y, more_y]), weights)
 
 
+def test_rows_with_a_noise_for_each_output_join_outputs_that_shared_one():
+    model = near_model(N, count=50, outputs=2)
+    model.likelihood.likelihood.noise = torch.full((2,), 0.05).double()
+    (x, y), (more_x, more_y) = rows(N, 2), joining(2)
+    weight = torch.stack([torch.linspace(0.5, 2.0, MORE), torch.linspace(3.0, 1.0, MORE)]).double()
+    for part in (slice(0, 4), slice(4, MORE)):
+        model = model.condition_on(more_x[part], more_y[part], weight[:, part])
+    x, y = torch.cat([x, more_x]), torch.cat([y, more_y])
+    mean, variance = model.predict(NEW)
+    for output in range(2):
+        weights = torch.cat([torch.ones(N).double(), weight[output]])
+        expected, covariance = closed_form(model, x, y, NEW, weights)
+        np.testing.assert_allclose(mean[output], expected[output], rtol=0, atol=1e-6)
+        spread = np.diagonal(covariance[output])
+        np.testing.assert_allclose(variance[output], spread, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["coupled", "orthogonal-natural", "hybrid", "decoupled"])
 def test_any_basis_is_conditioned_as_the_gaussian_it_is(kind):
     """On a row where its own mean and joint covariance say what that row adds."""
