@@ -246,22 +246,6 @@ def test_small_tables(kind):
     assert error < (1.05 if kind == "noise" else 0.5) * constant
 
 
-def test_a_candidate_from_outside_is_judged_beside_the_others(hyperparameters, size):
-    kernel = default_sum(D, ard=True)
-    known = Hyperparameters(Covariance(kernel), Gaussian())
-    learn_to_predict(known, table(400), torch.Generator().manual_seed(0))
-    found = learn_to_predict(
-        hyperparameters,
-        table(),
-        torch.Generator().manual_seed(0),
-        max_steps=1,
-        candidates={"known": known.values()},
-    )
-    assert found.chosen == "known"
-    for value, other in zip(hyperparameters.values(), known.values(), strict=True):
-        assert torch.equal(value, other)
-
-
 class Memory:
     """Keeps what is saved, as bytes would be; is killed after so many times."""
 

@@ -20,7 +20,7 @@ are predicted from more rows near them than it can afford.
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -154,13 +154,11 @@ def learn_to_predict(
     deadline: float = math.inf,
     max_steps: int | None = None,
     report: Callable[[int, float], None] = lambda step, density: None,
-    candidates: Mapping[str, Sequence[Tensor]] | None = None,
     checkpoint: SearchCheckpoint | None = None,
 ) -> Learned:
     """Moves the hyperparameters by at most `max_steps` steps.
 
-    `report` is told of the steps so far and of the density that they have reached. `candidates`
-    are values of the hyperparameters found elsewhere, judged beside those found here. A search
+    `report` is called with the steps so far and the density that they have reached. A search
     with a `checkpoint` saves after every round, and goes on from what is saved to the same end. An
     interrupt ends it with the best values so far.
     """
@@ -169,9 +167,6 @@ def learn_to_predict(
     saved = None if checkpoint is None else checkpoint.load()
     if saved is None:
         progress = _Progress({"start": (search.judge().score, hyperparameters.values())})
-        for name, values in (candidates or {}).items():
-            hyperparameters.set(values)
-            progress.add(name, search.judge().score, hyperparameters.values())
     else:
         search.restore(saved[0])
         progress = _Progress.of(*saved, len(hyperparameters.parameters))
