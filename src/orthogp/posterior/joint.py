@@ -108,8 +108,9 @@ def _moments(
         return mean, _variance(p, flat, at).reshape(-1, t, 1, 1)
     if q * at.near.shape[1] <= MOST_APART:
         return mean, _covariance(p, x, at)
-    parts = zip(flat.split(q), _split(at, q), strict=True)
-    return mean, torch.stack([_covariance_of_union(p, *part) for part in parts], 1)
+    w = [None] * t if at.w is None else at.w.split(q)
+    parts = zip(at.near.split(q), at.c.split(q, dim=1), flat.split(q), w, strict=True)
+    return mean, torch.stack([p.covariance_given(*part) for part in parts], 1)
 
 
 def factor_of_near_rows(
@@ -162,33 +163,3 @@ def _covariance(p: NearPredictor, x: Float[Tensor, "t q d"], at: Local) -> Float
         left = at.left.reshape(-1, t, q, at.left.shape[-1])
         found = found + left @ p.induced.S.unsqueeze(1) @ left.mT
     return found
-
-
-def _covariance_of_union(
-    p: NearPredictor, x: Float[Tensor, "q d"], at: Local
-) -> Float[Tensor, "s q q"]:
-    """With every row that is near any of the points once."""
-    union, place = at.near.unique(return_inverse=True)
-    rows = p.rows.x[union].double()
-    C = at.c.new_zeros(len(at.c), len(x), len(union)).scatter(-1, place.expand_as(at.c), at.c)
-    found, at_rows = p.covariance.block(x, x), p.covariance.block(rows, x)
-    with torch.no_grad():
-        among = p.covariance.block(rows, rows)
-    if p.features is not None and at.w is not None:
-        W = p.features.W[union].double()
-        found, at_rows = found - at.w @ at.w.mT, at_rows - W @ at.w.mT
-        among = among - W @ W.mT
-    noise = torch.diag_embed(p.rows.noise[:, union].double())
-    cross = C @ at_rows
-    found = found - cross - cross.mT + C @ (among + noise) @ C.mT
-    if p.induced is not None and at.left is not None:
-        found = found + at.left @ p.induced.S @ at.left.mT
-    return found
-
-
-def _split(at: Local, size: int) -> list[Local]:
-    near, k = at.near.split(size), at.k.split(size)
-    c = at.c.split(size, dim=1)
-    w = [None] * len(near) if at.w is None else at.w.split(size)
-    left = [None] * len(near) if at.left is None else at.left.split(size, dim=1)
-    return [Local(*part) for part in zip(near, c, k, w, left, strict=True)]

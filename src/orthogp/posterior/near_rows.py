@@ -122,26 +122,37 @@ class NearPredictor:
         local = [self._local(part) for part in self._chunks(x, None)[0]]
         near = torch.cat([part.near for part in local])
         c = torch.cat([part.c for part in local], dim=1)
+        w = None if self.features is None else self.features(x)
+        return self.covariance_given(near, c, x, w).expand(len(self.rows.y), -1, -1)
+
+    def covariance_given(
+        self,
+        near: Int[Tensor, "m k"],
+        c: Float[Tensor, "s m k"],
+        x: Float[Tensor, "m d"],
+        w: Float[Tensor, "m b"] | None,
+    ) -> Float[Tensor, "s m m"]:
+        """The joint covariance at x, whose near rows, c and w_x are known; differentiable in all.
+
+        Every row that is near any of the x counts once.
+        """
         union, place = near.unique(return_inverse=True)
-        w = W = None
-        if self.features is not None:
-            w, W = self.features(x), self.features.W[union].double()
+        W = None if self.features is None else self.features.W[union].double()
         rows = self.rows.x[union].double()
-        C = c.new_zeros(len(c), len(x), len(union)).scatter_(-1, place.expand_as(c), c)
+        C = c.new_zeros(len(c), len(x), len(union)).scatter(-1, place.expand_as(c), c)
         noise = self.rows.noise[:, union].double().unsqueeze(-2)
         # Cov(e, e) with e = f_⊥(x) − C (f_⊥ + ε) at the rows of the union.
-        at_rows = self._residual_covariance(rows, x, W, w)
-        found = self._residual_covariance(x, x, w, w) - C @ at_rows - (C @ at_rows).mT
-        found = found + (C * noise) @ C.mT
+        cross = C @ self._residual_covariance(rows, x, W, w)
+        found = self._residual_covariance(x, x, w, w) - cross - cross.mT + (C * noise) @ C.mT
         for part in torch.arange(len(union), device=x.device).split(JOINT_ROWS):
             block = self._residual_covariance(rows[part], rows, None if W is None else W[part], W)
-            found = found + C[..., part] @ (block @ C.mT)
+            found = found + C[..., part] @ (block.detach() @ C.mT)
         if self.induced is not None:
             assert w is not None
             assert W is not None
             left = w - C @ W
             found = found + left @ self.induced.S @ left.mT
-        return found.expand(len(self.rows.y), -1, -1)
+        return found
 
     def _residual_covariance(
         self, x: Tensor, z: Tensor, w_x: Tensor | None, w_z: Tensor | None
