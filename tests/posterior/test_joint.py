@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from conditional_models import closed_form, exact_model, near_model, rows
+from conditional_models import closed_form, near_model, rows, small_models
 from orthogp.posterior import joint
 from problems import make_model, problem
 
@@ -12,18 +12,7 @@ N = 20
 NEW = rows(12, seed=8)[0]
 
 
-def models():
-    more = rows(9, 2, seed=11)
-    return {
-        "near": near_model(N, 6, outputs=2),
-        "near alone": near_model(N, 6, outputs=2, on_beta=False),
-        "joined": near_model(N, 6, outputs=2).condition_on(*more),
-        "exact": exact_model(N, 2),
-        "exact, joined": exact_model(N, 2).condition_on(*more, count=4),
-    }
-
-
-MODELS = models()
+MODELS = small_models(N)
 
 
 @pytest.fixture(params=MODELS)

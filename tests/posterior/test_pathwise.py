@@ -8,7 +8,7 @@ import gpytorch
 import pytest
 import torch
 
-from conditional_models import exact_model, near_model, rows
+from conditional_models import near_model, rows, small_models
 from orthogp.errors import ConfigurationError
 from orthogp.kernel.covariance import Covariance
 from orthogp.model import VariationalGP
@@ -19,19 +19,7 @@ N, DRAWS = 20, 4000
 NEW = rows(5, seed=8)[0]
 
 
-def models():
-    more = rows(9, 2, seed=11)
-    return {
-        "near": near_model(N, 6, outputs=2),
-        "near alone": near_model(N, 6, outputs=2, on_beta=False),
-        "joined": near_model(N, 6, outputs=2).condition_on(*more),
-        "all rows near": near_model(N, 50, outputs=2),
-        "exact": exact_model(N, 2),
-        "exact, joined": exact_model(N, 2).condition_on(*more, count=4),
-    }
-
-
-MODELS = models()
+MODELS = small_models(N)
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -79,3 +79,16 @@ def closed_form(
         means.append(c.T @ target)
         covariances.append(prior - k.T @ c)
     return np.stack(means), np.stack(covariances)
+
+
+def small_models(n: int) -> dict[str, VariationalGP]:
+    """Models of n rows and two outputs, by name; some have been joined by more rows."""
+    more = rows(9, 2, seed=11)
+    return {
+        "near": near_model(n, 6, outputs=2),
+        "near alone": near_model(n, 6, outputs=2, on_beta=False),
+        "joined": near_model(n, 6, outputs=2).condition_on(*more),
+        "all rows near": near_model(n, 50, outputs=2),
+        "exact": exact_model(n, 2),
+        "exact, joined": exact_model(n, 2).condition_on(*more, count=4),
+    }
