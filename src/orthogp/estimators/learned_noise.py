@@ -2,7 +2,7 @@
 
 A fit with constant noise predicts rows that it has left out; from their errors comes the model of
 the noise's logarithm, and from that the noise of every row, with which the fit is made once more.
-It is kept unless the first, with changing noise in its predictions alone, gives the same left-out
+It is taken unless the first, with changing noise in its predictions alone, gives the same left-out
 rows a higher calibrated density, and either only where it gains over constant noise beyond chance.
 """
 
@@ -38,8 +38,8 @@ from orthogp.training.log_noise import (
 
 # Rows whose errors the noise is learned from.
 MOST_ROWS = {"cpu": 10_000, "cuda": 50_000}
-# The standard errors by which a gain must exceed zero: to go on, and to be kept.
-ERRORS_TO_GO_ON, ERRORS_TO_KEEP = 1.0, 2.0
+# The standard errors by which a gain must exceed zero: to fit once more, and to be taken.
+ERRORS_TO_REFIT, ERRORS_TO_TAKE = 1.0, 2.0
 # The share of what is left of the time of a fit that learning the noise may take.
 TIME_SHARE = 0.3
 
@@ -80,15 +80,15 @@ def with_learned_noise(
     except NumericalError:
         return first
     best = _candidate(first, learned, calibrate)
-    if learned.interrupted or not _gains(best.density, constant, ERRORS_TO_GO_ON):
+    if learned.interrupted or not _gains(best.density, constant, ERRORS_TO_REFIT):
         return first
     if _agreed(time.monotonic() + first.seconds < deadline):
         with suppress(NumericalError):
             other = _second(first, learned.model, rows, refit, calibrate, generator)
             # It knows the variance of its function; the first takes the noise for constant there.
-            if not _gains(best.density, other.density, ERRORS_TO_GO_ON):
+            if not _gains(best.density, other.density, ERRORS_TO_REFIT):
                 best = other
-    return best.fit if _gains(best.density, constant, ERRORS_TO_KEEP) else first
+    return best.fit if _gains(best.density, constant, ERRORS_TO_TAKE) else first
 
 
 def _second(

@@ -234,7 +234,7 @@ class _Problem:
         if settings["train_hyperparameters"] and found.parameters:
             now = time.monotonic()
             limit = now + LEARNING_SHARE * (deadline - now)
-            with run.told():
+            with run.reported():
                 learned = learn_to_predict(
                     found, rows, generator, limit, self.max_steps, run.report, checkpoint=run
                 )

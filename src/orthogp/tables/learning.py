@@ -52,7 +52,9 @@ KEYS = re.compile(
 
 @dataclass(frozen=True)
 class Learning:
-    """How to take a table; `targets` are numbers `(n, t)` for target statistics, None for none.
+    """The rules by which columns of a table become inputs.
+
+    `targets` are numbers `(n, t)` for target statistics, None where there are to be none.
 
     `tidy` leaves out constants and identifiers; `text_dates` reads text of common forms as dates.
     """
@@ -140,7 +142,7 @@ class Learning:
 
 @dataclass(frozen=True)
 class Described:
-    """A table, and how its columns are to be learned, where a fit takes no other word for it."""
+    """A table with its own rules for what its columns are, in place of an estimator's settings."""
 
     table: pa.Table
     learning: Learning

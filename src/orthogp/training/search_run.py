@@ -1,4 +1,4 @@
-"""The search for hyperparameters as a run: who is told of it, and where it can go on from."""
+"""The search for hyperparameters as a run: the callbacks it calls, and where it can go on from."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ class SearchRun:
         self.began, self.reason, self._saved = time.monotonic(), "steps", None
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def reported(self) -> Iterator[None]:
         """Callbacks hear of the start and, however the block ends, of the end."""
         self._saved = self._latest()
         self._tell("start")

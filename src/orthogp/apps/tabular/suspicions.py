@@ -68,7 +68,7 @@ def giveaway_notes(table: pa.Table, target: NDArray, task: str) -> list[str]:
             if 1 - share**2 < GIVES_AWAY:
                 found[name] = f"correlation {share:.5f}"
         elif task == "classification" and kind_of(column.type) in ("text", "bool", "number"):
-            share = _told(column, target)
+            share = _share_explained(column, target)
             if share is not None and 1 - share < GIVES_AWAY:
                 found[name] = f"tells {share:.2%} of the classes"
     if not found:
@@ -86,7 +86,7 @@ def _correlation(x: NDArray, y: NDArray) -> float:
     return float(np.corrcoef(x[present], y[present])[0, 1])
 
 
-def _told(column: pa.ChunkedArray, labels: NDArray) -> float | None:
+def _share_explained(column: pa.ChunkedArray, labels: NDArray) -> float | None:
     """The share of rows whose class is the commonest of their level; None for many levels."""
     levels = np.asarray(as_texts(column).fill_null("").to_numpy(zero_copy_only=False), dtype=str)
     names, codes = np.unique(levels, return_inverse=True)
