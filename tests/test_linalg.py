@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from orthogp.errors import NumericalError
-from orthogp.linalg import add_jitter, cholesky, factorise, factorise_robustly, log_diagonal
+from orthogp.linalg import (
+    add_jitter,
+    cholesky,
+    condition_gaussian,
+    factorise,
+    factorise_robustly,
+    log_diagonal,
+)
 from orthogp.posterior import NaturalGaussian
 from orthogp.posterior.natural import safe_step_size
 
@@ -157,3 +164,20 @@ def test_q_is_judged_by_its_determinant(monkeypatch):
     assert q.whitened(factor).failed.any()
     q.precision[1, 0, 0] = 1.0
     assert not q.whitened(factor).failed.any()
+
+
+def test_a_gaussian_given_noisy_observations_of_its_first_numbers():
+    generator = torch.Generator().manual_seed(0)
+    A = torch.randn(6, 6, generator=generator).double()
+    mean, covariance = torch.randn(6, generator=generator).double(), A @ A.mT
+    y, noise = torch.randn(3, 2, generator=generator).double(), torch.tensor([0.1, 0.4]).double()
+    found, left = condition_gaussian(mean, covariance, y, noise)
+    # By the information form: precisions add.
+    observed = torch.zeros(6).double()
+    observed[:2] = 1.0 / noise
+    precision = torch.linalg.inv(covariance)
+    together = torch.linalg.inv(precision + observed.diag())
+    pulls = torch.cat([y / noise, torch.zeros(3, 4).double()], -1)
+    expected = (precision @ mean + pulls) @ together
+    torch.testing.assert_close(found, expected[:, 2:])
+    torch.testing.assert_close(left, together[2:, 2:].expand(3, 4, 4))

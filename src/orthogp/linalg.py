@@ -1,4 +1,5 @@
-"""Cholesky factors that survive near-singular matrices, and products with triangles.
+"""Cholesky factors that survive near-singular matrices, products with triangles, and Gaussians
+that are conditioned.
 
 Everything downstream is written with R = L⁻¹, so that solves and the reverse pass are matrix
 products. Factorisations run in float64 whatever the dtype of the matrix: the rounding of a float32
@@ -12,6 +13,7 @@ from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Float, Int
+from linear_operator.utils.cholesky import psd_safe_cholesky
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -351,3 +353,26 @@ class _Solve(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             omega = (y @ from_z.mT).addmm_(grad, y.mT).to(ctx.omega_dtype)
         return R.mT @ grad if ctx.needs_input_grad[0] else None, omega, None
+
+
+def condition_gaussian(
+    mean: Float[Tensor, "*b n"],
+    covariance: Float[Tensor, "*b n n"],
+    y: Float[Tensor, "*f m"],
+    noise: Float[Tensor, "*d m"],
+) -> tuple[Float[Tensor, "*g k"], Float[Tensor, "*g k k"]]:
+    """A Gaussian given noisy observations y of its first m numbers: of the k others.
+
+    m′ = m_2 + Σ_21 (Σ_11 + D)⁻¹ (y − m_1)  and  Σ′ = Σ_22 − Σ_21 (Σ_11 + D)⁻¹ Σ_12, where D has the
+    variances of the noise; O(m³ + m² k).
+    """
+    m = y.shape[-1]
+    L = psd_safe_cholesky(covariance[..., :m, :m] + torch.diag_embed(noise))
+    half = torch.linalg.solve_triangular(L, covariance[..., :m, m:], upper=False)
+    residual = (y - mean[..., :m]).unsqueeze(-1)
+    along = torch.linalg.solve_triangular(
+        L.expand(*residual.shape[:-2], m, m), residual, upper=False
+    )
+    found = mean[..., m:] + (half.mT @ along).squeeze(-1)
+    left = covariance[..., m:, m:] - half.mT @ half
+    return found, left.expand(*found.shape, found.shape[-1])

@@ -36,6 +36,7 @@ from torch.utils.checkpoint import checkpoint
 from orthogp.errors import ConfigurationError
 from orthogp.kernel.covariance import Covariance
 from orthogp.kernel.radial.terms import radial_terms
+from orthogp.linalg import condition_gaussian
 from orthogp.posterior.natural import WhitenedNatural, natural_step, safe_step_size
 
 # Elements of a block held at a time by kernels without a fused product.
@@ -197,19 +198,11 @@ class FantasyModel(GP):
     def __call__(self, x: Float[Tensor, "*batch n d"]) -> MultivariateNormal:
         batch = torch.broadcast_shapes(x.shape[:-2], self.inputs.shape[:-2])
         both = [t.expand(*batch, *t.shape[-2:]) for t in (self.inputs, x)]
-        q, m = self.strategy(torch.cat(both, -2), diag=False), self.inputs.shape[-2]
-        at_inputs, mean = q.mean[..., :m], q.mean[..., m:]
-        known = self.likelihood(MultivariateNormal(at_inputs, q.covariance_matrix[..., :m, :m]))
-        assert isinstance(known, MultivariateNormal)
-        L = psd_safe_cholesky(known.covariance_matrix)
-        half = torch.linalg.solve_triangular(L, q.covariance_matrix[..., :m, m:], upper=False)
-        residual = (self.targets - at_inputs).unsqueeze(-1)
-        along = torch.linalg.solve_triangular(
-            L.expand(*residual.shape[:-2], m, m), residual, upper=False
-        )
-        mean = mean + (half.mT @ along).squeeze(-1)
-        covariance = q.covariance_matrix[..., m:, m:] - half.mT @ half
-        return MultivariateNormal(mean, covariance.expand(*mean.shape, mean.shape[-1]))
+        q = self.strategy(torch.cat(both, -2), diag=False)
+        noise = self.likelihood.noise
+        noise = noise.expand(*noise.shape[:-1], self.inputs.shape[-2]).to(q.mean)
+        found = condition_gaussian(q.mean, q.covariance_matrix, self.targets, noise)
+        return MultivariateNormal(*found)
 
     def get_fantasy_model(
         self, inputs: Float[Tensor, "*b m d"], targets: Float[Tensor, "*f m"]

@@ -27,7 +27,6 @@ from botorch.posteriors import GPyTorchPosterior, Posterior
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal  # pyright: ignore
 from jaxtyping import Float
 from linear_operator import to_linear_operator
-from linear_operator.utils.cholesky import psd_safe_cholesky
 from sklearn.base import clone
 from torch import Size, Tensor
 
@@ -35,6 +34,7 @@ from orthogp.errors import ConfigurationError, DataError
 from orthogp.estimators import OrthogonalGPRegressor
 from orthogp.estimators.fitted import FARTHEST
 from orthogp.likelihoods import Gaussian
+from orthogp.linalg import condition_gaussian
 
 
 @dataclass(frozen=True)
@@ -215,17 +215,8 @@ class OrthogonalGPModel(Model, FantasizeMixin):
         batch, f = torch.broadcast_shapes(X.shape[:-2], F.shape[:-2]), F.shape[-2]
         both = [t.expand(*batch, *t.shape[-2:]) for t in (F, X)]
         mean, covariance = self._model_moments(torch.cat(both, -2))
-        at_f, mean = mean[..., :f], mean[..., f:]
-        noisy = covariance[..., :f, :f] + torch.diag_embed(_outputs_first(fantasy.noise, at_f))
-        L, cross = psd_safe_cholesky(noisy), covariance[..., :f, f:]
-        half = torch.linalg.solve_triangular(L, cross, upper=False)
-        covariance = covariance[..., f:, f:] - half.mT @ half
-        residual = fantasy.Y.to(mean).mT - at_f
-        along = torch.linalg.solve_triangular(
-            L.expand(*residual.shape[:-1], f, f), residual.unsqueeze(-1), upper=False
-        )
-        mean = mean + (half.mT @ along).squeeze(-1)
-        return mean, covariance.expand(*mean.shape, mean.shape[-1])
+        noise = _outputs_first(fantasy.noise, mean[..., :f])
+        return condition_gaussian(mean, covariance, fantasy.Y.to(mean).mT, noise)
 
     def _model_moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
         shift_x, scale_x, shift_y, scale_y = self._units
