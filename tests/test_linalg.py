@@ -7,6 +7,7 @@ from orthogp.errors import NumericalError
 from orthogp.linalg import (
     add_jitter,
     cholesky,
+    cholesky_inverse,
     condition_gaussian,
     factorise,
     factorise_robustly,
@@ -32,6 +33,15 @@ def test_factor_values(batch):
     torch.testing.assert_close(factor.R @ factor.L, torch.eye(5).double().expand_as(K))
     torch.testing.assert_close(-2 * log_diagonal(factor.R), torch.logdet(jittered))
     assert not factor.failed.any()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("size", [40, 2500])
+def test_the_inverse_of_a_matrix_by_its_factor(size, device):
+    K = definite(size).to(device)
+    inverse = cholesky_inverse(cholesky(K))
+    torch.testing.assert_close(inverse @ K, torch.eye(size, device=device).double())
+    torch.testing.assert_close(inverse, inverse.mT)
 
 
 @pytest.mark.parametrize("batch", [(), (2,)])

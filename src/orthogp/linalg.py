@@ -23,6 +23,8 @@ JITTER_GROWTH = 10.0
 MAX_ATTEMPTS = 6
 # Triangular blocks up to this width are solved at once on a GPU.
 LARGEST_SOLVE = 64
+# A larger matrix is inverted on a GPU by products, in panels of this height.
+INVERSE_PANEL = 2048
 # A triangle is multiplied in about so many panels of rows, unless they would be too low to pay.
 PANELS, SMALLEST_PANEL = {"cpu": 3, "cuda": 2}, {"cpu": 64, "cuda": 512}
 
@@ -180,6 +182,20 @@ def _invert_lower(L: Float[Tensor, "*c b b"]) -> Float[Tensor, "*c b b"]:
         inverses[..., width:, :width] = -(inverses[..., width:, width:] @ product)
         width *= 2
     return R
+
+
+def cholesky_inverse(L: Float[Tensor, "b b"]) -> Float[Tensor, "b b"]:
+    """(L Lᵀ)⁻¹ = Rᵀ R, of a large matrix on a GPU without the products with zeros of R."""
+    size = L.shape[-1]
+    if not L.is_cuda or size <= INVERSE_PANEL:
+        return torch.cholesky_inverse(L)
+    R = _invert_lower(_padded(L, 0.0))[:size, :size]
+    out = torch.empty_like(R)
+    for a in range(0, size, INVERSE_PANEL):
+        b = min(a + INVERSE_PANEL, size)
+        torch.mm(R[a:, a:b].mT, R[a:, :b], out=out[a:b, :b])
+        out[:a, a:b] = out[a:b, :a].mT
+    return out
 
 
 @lru_cache(maxsize=1)

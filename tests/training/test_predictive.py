@@ -221,6 +221,26 @@ def test_leave_one_out_must_gain_clearly(hyperparameters, monkeypatch, gain, tak
     assert (found.chosen == "leave_one_out") == taken
 
 
+@pytest.mark.parametrize(("loss", "taken"), [(0.005, True), (0.02, False)])
+def test_the_evidence_of_many_rows_is_preferred(hyperparameters, monkeypatch, loss, taken):
+    monkeypatch.setattr(predictive, "MOST_EXACT", {"cpu": 0})
+    monkeypatch.setattr(predictive, "FIRST_ROWS", {"cpu": 50})
+    monkeypatch.setattr(predictive, "MANY_ROWS", {"cpu": 123})
+    sizes, evidence = [0], predictive._Search._evidence
+
+    def counted(search, rows):
+        sizes.append(len(rows))
+        return evidence(search, rows)
+
+    def judge(search):
+        return predictive._Judgement(0.0, -loss if sizes[-1] == 123 else 0.0)
+
+    monkeypatch.setattr(predictive._Search, "_evidence", counted)
+    monkeypatch.setattr(predictive._Search, "judge", judge)
+    found = learn_to_predict(hyperparameters, table(), torch.Generator().manual_seed(0))
+    assert (found.chosen == "many_rows") == taken
+
+
 def test_copies_of_a_row_are_left_out_together(hyperparameters):
     rows = table(30)
     twice = Rows(rows.x.repeat(2, 1), rows.y.repeat(2))

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from orthogp.kernel.covariance import Covariance
-from orthogp.linalg import cholesky_failed, log_diagonal
+from orthogp.linalg import cholesky_failed, cholesky_inverse, log_diagonal
 
 
 def log_evidence(
@@ -50,7 +50,7 @@ class _LogNormal(torch.autograd.Function):
         if cholesky_failed(L, info):
             ctx.save_for_backward(A.fill_(math.nan))
             return A.new_full((), math.nan)
-        P = torch.cholesky_inverse(L)
+        P = cholesky_inverse(L)
         alpha = y @ P
         value = -0.5 * (alpha * y).sum() - len(y) * (
             log_diagonal(L) + 0.5 * len(A) * math.log(2 * math.pi)

@@ -29,6 +29,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orthogp.errors import NumericalError
+from orthogp.execution.memory import affordable_bytes
 from orthogp.likelihoods.targets import latents_first
 from orthogp.posterior import NearPredictor
 from orthogp.posterior.induced import Observations
@@ -45,7 +46,8 @@ MOST_EXACT = {"cpu": 2000, "cuda": 6000}
 TIED_ROWS, FIRST_ROWS = {"cpu": 400, "cuda": 2000}, {"cpu": 1000, "cuda": 3000}
 EVALUATIONS, LAST_EVALUATIONS = 80, 25
 # Rows of a large table whose evidence a GPU climbs once more; a CPU takes too long for as many.
-MANY_ROWS = {"cpu": 0, "cuda": 12000}
+# Three matrices of their size must be affordable: at most about twelve are in memory.
+MANY_ROWS, MATRICES = {"cpu": 0, "cuda": 12000}, 3
 # By how much the logarithms of lengthscales are expected to differ: their standard deviation.
 SPREAD = 1.5
 # Rows of a block, whose evidence takes their cube; rows near each row that is left out; rows that a
@@ -58,7 +60,8 @@ EVIDENCE_RATE, LEAVE_ONE_OUT_RATE = 0.15, 0.05
 TYPICAL_STEPS = 2 * EVALUATIONS + EVIDENCE_STEPS + PATCH_STEPS + LEAVE_ONE_OUT_STEPS
 # An objective is climbed again from where it led as long as that gains so much, in nats a row.
 # Values by the leave-one-out density, which knows near rows alone, are taken where they predict
-# better by as much than all others.
+# better by as much than all others; those by the evidence of many rows unless they predict worse
+# by as much.
 ROUNDS, LEAST_GAIN = 4, 0.01
 # Rows by which the values found are compared.
 JUDGED, NEAR_JUDGED = {"cpu": 1000, "cuda": 4000}, 128
@@ -248,13 +251,15 @@ class _Search:
             return [tied, self._by_newton("evidence", "tied", count, EVALUATIONS)]
         if self.exact:
             return [tied, some, self._by_newton("evidence", "some_rows", count, LAST_EVALUATIONS)]
-        many = self._by_newton("many_rows", None, self._on_device(MANY_ROWS), LAST_EVALUATIONS)
+        affordable = math.isqrt(affordable_bytes(self.device) // (8 * MATRICES))
+        most = min(self._on_device(MANY_ROWS), affordable)
+        many = self._by_newton("many_rows", None, most, LAST_EVALUATIONS, margin=-LEAST_GAIN)
         return [
             tied,
             some,
             self._by_adam("evidence", "start", self.evidence_of_random_rows, EVIDENCE_STEPS),
             self._by_adam("patches", None, self.evidence_of_patches, PATCH_STEPS),
-            *([many] if self._on_device(MANY_ROWS) else []),
+            *([many] if most > first else []),
             self._by_adam("leave_one_out", None, self.leave_one_out, LEAVE_ONE_OUT_STEPS),
         ]
 
@@ -270,7 +275,9 @@ class _Search:
 
         return _Stage(name, source, climb, steps, margin=margin)
 
-    def _by_newton(self, name: str, source: str | None, count: int, steps: int) -> _Stage:
+    def _by_newton(
+        self, name: str, source: str | None, count: int, steps: int, margin: float = 0.0
+    ) -> _Stage:
         """The evidence of `count` fixed rows."""
 
         def climb(most: int, deadline: float) -> int:
@@ -280,7 +287,7 @@ class _Search:
                 lambda: self._evidence(rows), most, deadline, tied=name == "tied", pull=pull
             )
 
-        return _Stage(name, source, climb, steps, rounds=1)
+        return _Stage(name, source, climb, steps, rounds=1, margin=margin)
 
     def evidence_of_random_rows(self, step: int) -> Tensor:
         return self._evidence(self._sample(self._on_device(BLOCK_ROWS)))
