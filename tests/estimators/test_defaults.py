@@ -24,6 +24,11 @@ def test_noise_that_is_not_gaussian_takes_fewer_steps_and_larger_batches(rows, s
     assert (config.max_steps, config.batch_size) == (steps, batch)
 
 
+def test_a_gpu_takes_more_steps_for_a_small_table():
+    steps = [training_config(settings(), n, False, 0, device="cuda").max_steps for n in (50, 10**6)]
+    assert steps == [1000, 3000]
+
+
 def test_a_whole_data_set_in_a_batch_takes_exact_steps():
     small, large = (training_config(settings(), n, True, 0) for n in (1024, 1025))
     assert (small.batch_size, small.natural_step) == (1024, 1.0)

@@ -242,7 +242,8 @@ class OrthogonalGP(ExplainedEstimator):
         model.to(device)
         # Another seed than the previous run had: its checkpoints are not resumed from.
         gaussian = model.likelihood.gaussian
-        config = training_config(settings, len(train), gaussian, seed + steps_before, started)
+        seed = seed + steps_before
+        config = training_config(settings, len(train), gaussian, seed, started, device.type)
         trains_on_all = held_out is not None and isinstance(train, Rows)
         solves = solvable(model) and isinstance(train, Rows)
         corrects = uses_sites(settings, data, model)
@@ -286,10 +287,9 @@ class OrthogonalGP(ExplainedEstimator):
         else:
             calibration = before.calibration if before else self._identity(data.units.targets)
         if trains_on_all and result.reason != "interrupt":
-            config = training_config(
-                settings, len(data.bound_rows), gaussian, seed + steps_before, started
-            )
-            self._train_on_all(model, data.bound_rows, config, result.steps)
+            rows = data.bound_rows
+            config = training_config(settings, len(rows), gaussian, seed, started, device.type)
+            self._train_on_all(model, rows, config, result.steps)
         elapsed = history[-1]["seconds"] if history else 0.0
         reports = [
             replace(r, step=r.step + steps_before, seconds=r.seconds + elapsed)

@@ -17,7 +17,9 @@ STEPS_A_ROW, FEWER_STEPS = 1 / 3, 100
 FEWEST_STEPS, MOST_STEPS = 200, 10_000
 # Where the noise is not Gaussian near rows make up for what fewer steps leave, and larger batches
 # for a table that is large.
-OTHER_STEPS_A_ROW, FEWER_OTHER_STEPS, MOST_OTHER_STEPS = 1 / 12, 50, 3000
+OTHER_STEPS_A_ROW, FEWER_OTHER_STEPS = 1 / 12, 50
+# A GPU takes no longer for a thousand steps than to get ready.
+FEWEST_OTHER_STEPS, MOST_OTHER_STEPS = {"cpu": 200, "cuda": 1000}, 3000
 BATCH_A_ROW, SMALLEST_OTHER_BATCH, LARGEST_OTHER_BATCH = 1 / 12, 512, 4096
 # Of a small table, whose hyperparameters are close already.
 MOST_ROWS_STARTED, START_STEPS = 3000, 100
@@ -93,18 +95,24 @@ def start_steps(settings: Mapping[str, Any]) -> int:
 
 
 def training_config(
-    settings: Mapping[str, Any], num_rows: int, gaussian: bool, seed: int, started: bool = False
+    settings: Mapping[str, Any],
+    num_rows: int,
+    gaussian: bool,
+    seed: int,
+    started: bool = False,
+    device: str = "cpu",
 ) -> TrainingConfig:
     """How to train on `num_rows` rows; None in `settings` means automatic.
 
-    `started` says that the hyperparameters are where the evidence of a few rows has them.
+    `started` says that the hyperparameters are where the evidence of a few rows has them. `device`
+    is the kind of the device that trains.
     """
     chosen = {name: python_number(value) for name, value in settings.items()}
     batch_size = _or(chosen["batch_size"], _automatic_batch(num_rows, gaussian))
     # TrainingConfig refuses other types.
     full_batch = isinstance(batch_size, int) and batch_size >= num_rows
     natural = EXACT_NATURAL_STEP if full_batch and gaussian else NATURAL_STEP
-    steps = _or(chosen["max_steps"], _automatic_steps(num_rows, gaussian, started))
+    steps = _or(chosen["max_steps"], _automatic_steps(num_rows, gaussian, started, device))
     warmup = min(LONGEST_WARMUP, int(WARMUP_SHARE * steps)) if isinstance(steps, int) else 0
     return TrainingConfig(
         max_steps=steps,
@@ -180,13 +188,14 @@ def _automatic_batch(num_rows: int, gaussian: bool) -> int:
     return int(np.clip(num_rows * BATCH_A_ROW, SMALLEST_OTHER_BATCH, LARGEST_OTHER_BATCH))
 
 
-def _automatic_steps(num_rows: int, gaussian: bool, started: bool) -> int:
+def _automatic_steps(num_rows: int, gaussian: bool, started: bool, device: str) -> int:
     if started:
         return max(FEWEST_STEPS_STARTED, int(num_rows * STEPS_A_ROW_STARTED - FEWER_STEPS_STARTED))
     if gaussian:
         return int(np.clip(num_rows * STEPS_A_ROW - FEWER_STEPS, FEWEST_STEPS, MOST_STEPS))
     steps = num_rows * OTHER_STEPS_A_ROW - FEWER_OTHER_STEPS
-    return int(np.clip(steps, FEWEST_STEPS, MOST_OTHER_STEPS))
+    fewest = FEWEST_OTHER_STEPS.get(device, FEWEST_OTHER_STEPS["cpu"])
+    return int(np.clip(steps, fewest, MOST_OTHER_STEPS))
 
 
 def _automatic_rate(steps: Any, started: bool) -> float:
