@@ -59,6 +59,28 @@ def test_tables_without_gradients_of_their_points(name, tables, rows, dtype):
         torch.testing.assert_close(one, expected, rtol=rounding, atol=10.0 * scale)
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("tables", "rows", "columns"), [(1, 1, 1), (7, 40, 1), (5, 100, 70)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_values_on_a_gpu_are_those_on_the_host(name, tables, rows, columns, dtype):
+    covariance = Covariance(KERNELS[name]().double())
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(tables, rows, D, generator=generator).to(dtype)
+    z = torch.randn(tables, columns, D, generator=generator).to(dtype)
+    with torch.no_grad():
+        expected = [covariance.batched_block(x.double(), t.double()) for t in (x, z)]
+        covariance, x, z = covariance.cuda(), x.cuda(), z.cuda()
+        found = [covariance.batched_block(x, t) for t in (x, z)]
+    tolerance = {"rtol": 0, "atol": 1e-10 if dtype == torch.float64 else 5e-6}
+    for ours, plain in zip(found, expected, strict=True):
+        assert ours.dtype == dtype
+        torch.testing.assert_close(ours.double().cpu(), plain, **tolerance)
+    # Nothing is left of a distance between a point and itself.
+    diagonal = found[0].diagonal(dim1=-2, dim2=-1)
+    assert (diagonal == diagonal[0, 0]).all()
+
+
 def test_points_of_another_width_are_refused():
     covariance = Covariance(default_sum(D, ard=True))
     with pytest.raises(DataError, match="lengthscales"):

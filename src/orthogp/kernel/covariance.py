@@ -139,6 +139,11 @@ class Covariance(nn.Module):
 
             terms = self._read_parameters().sum(x.dtype)
             return table_blocks(x, terms.inverse, terms.scale, terms.families)
+        if x.is_cuda and not torch.is_grad_enabled() and radial.fused_backend(x[0]) is not None:
+            from orthogp.kernel.radial.fused_batches import batched_values
+
+            terms = self._read_parameters().sum(x.dtype)
+            return batched_values(x, z, terms.inverse, terms.scale, terms.families)
         total = None
         for group in self._read_parameters().groups(x.dtype):
             scaled = group.inputs(x)

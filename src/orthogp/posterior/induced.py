@@ -149,7 +149,8 @@ def factor_with_noise(
     K: Float[Tensor, "m k k"], noise: Float[Tensor, "s m k"]
 ) -> Float[Tensor, "s m k k"]:
     """L of K + diag(noise) for every block, with as little jitter as those need that have none."""
-    A = K + torch.diag_embed(noise)
+    A = K.expand(len(noise), *K.shape).clone()
+    A.diagonal(dim1=-2, dim2=-1).add_(noise)
     L, info = torch.linalg.cholesky_ex(A)
     failed, jitter = cholesky_failed(L, info), FIRST_JITTER
     for _ in range(ATTEMPTS):

@@ -243,7 +243,7 @@ _matern32, _matern52 = triton.jit(FORMULAS["matern32"]), triton.jit(FORMULAS["ma
 
 
 @triton.jit
-def _family(q, FAMILY: tl.constexpr):
+def family(q, FAMILY: tl.constexpr):
     """κ(q) and κ′(q)."""
     if FAMILY == 0:
         value, slope = _rbf(q, _sqrt, _exp_minus, _limit, _ratio)
@@ -300,11 +300,11 @@ def _tile(
                 d2 += difference * difference
         scale = tl.load(scale_ptr + k)
         if ARD:
-            value, slope = _family(d2, (FAMILIES // 4**k) % 4)
+            value, slope = family(d2, (FAMILIES // 4**k) % 4)
         else:
             inverse = tl.load(inverse_ptr + k)
             rho = inverse * inverse
-            value, slope = _family(rho * d2, (FAMILIES // 4**k) % 4)
+            value, slope = family(rho * d2, (FAMILIES // 4**k) % 4)
         K += scale * value
         if WITH_Q:
             # Rows and columns beyond the edge have P = 0.
