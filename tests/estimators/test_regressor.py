@@ -394,13 +394,12 @@ def test_a_fit_by_steps_that_learned_nothing_says_so(rows):
     rng = np.random.default_rng(0)
     X, noise = rng.normal(size=(rows, 3)), rng.normal(size=rows)
     y = X[:, 0] + 0.1 * noise
-    quick = {"n_inducing": 20, "n_residual": 20, "max_steps": 30, "random_state": 0}
-    still = quick | {"optimizer": "adam", "learning_rate": 1e-9}
-    assert nothing_learned(OrthogonalGPRegressor(**still), X, y)
-    assert nothing_learned(OrthogonalGPClassifier(**still), X, y > 0)
-    assert not nothing_learned(OrthogonalGPClassifier(**quick), X, y > 0)
-    points = quick | {"n_neighbors": 0}
-    assert not nothing_learned(OrthogonalGPRegressor(**points), X, y)
+    points = {"n_inducing": 20, "n_residual": 20, "n_neighbors": 0, "max_steps": 30}
+    points["random_state"] = 0
+    still = points | {"optimizer": "adam", "learning_rate": 1e-9}
+    for estimator, target in ((OrthogonalGPRegressor, y), (OrthogonalGPClassifier, y > 0)):
+        assert nothing_learned(estimator(**still), X, target)
+        assert not nothing_learned(estimator(**points), X, target)
 
 
 def test_a_fit_to_all_rows_that_learned_nothing_says_so():
