@@ -14,7 +14,7 @@ from orthogp.apps.demo import contest, main, problems, tables
 from orthogp.apps.demo.contest import FULL, QUICK, DemoResult, Method
 from orthogp.plotting.pages import Page
 
-PICTURES = ("bound.png", "calibration.png", "points.png", "surface.png")
+PICTURES = ("calibration.png", "points.png", "surface.png", "table.png")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def test_it_writes_one_page_and_its_pictures(run):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_it_prints_both_methods_and_where_the_page_is(run):
+def test_it_prints_all_methods_and_where_the_page_is(run):
     out, printed = run
     rows = {line.split("│")[1].strip(): line for line in printed.splitlines() if "│" in line}
     names = [method.name for method in contest.regression_methods(QUICK)]
@@ -53,7 +53,7 @@ def test_the_page_is_whole(run):
     assert not re.search(r"""(?:src|href)=["'](?!data:|#)|url\(["']?http|@import""", page)
     for method in contest.regression_methods(QUICK):
         assert f">{method.name}<" in page or method.name in re.sub("<wbr>", "", page)
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("data:image/png;base64,") == 3
     assert page.count('<figure class="chart">') == 3
     assert "Nothing to draw" not in page
 
@@ -98,19 +98,25 @@ def test_digits_are_split_without_overlap():
     assert sum(row.tobytes() in rows for row in data.X_test) <= 2
 
 
-def test_the_contest_is_the_same_for_both_but_for_the_points():
+def test_patients_are_split_without_overlap():
+    data = problems.diabetes(300)
+    assert (len(data.X), len(data.X_test)) == (300, 142)
+    rows = {row.tobytes() for row in data.X}
+    assert not any(row.tobytes() in rows for row in data.X_test)
+
+
+def test_methods_by_steps_differ_in_their_points_alone_and_the_default_has_no_options():
     for size in (FULL, QUICK):
-        coupled, orthogonal = contest.regression_methods(size)
-        assert coupled.options["basis"] == "coupled"
-        assert orthogonal.options["basis"] == "orthogonal"
-        changed = {*coupled.options, *orthogonal.options}
-        assert changed <= {"basis", "n_inducing", "n_residual"}
+        coupled, orthogonal, default = contest.regression_methods(size)
+        differ = set(coupled.options.items()) ^ set(orthogonal.options.items())
+        assert {name for name, _ in differ} == {"basis", "n_inducing", "n_residual"}
+        assert default.options == {}
 
 
 def test_figures_are_those_of_the_test_rows():
     data = problems.rough_surface(QUICK.rows, QUICK.test_rows)
-    coupled, _ = contest.regression_methods(QUICK)
-    outcome = contest.fit_regression(coupled, data, QUICK, verbose=False)
+    coupled, *_ = contest.regression_methods(QUICK)
+    outcome = contest.fit_regression(coupled, data, verbose=False)
     error = outcome.gp.predict(data.X_test) - data.y_test
     assert outcome.rmse == pytest.approx(np.sqrt(np.mean(error**2)))
     low, high = outcome.gp.predict_interval(data.X_test, coverage=0.9)
@@ -122,7 +128,7 @@ def test_tables_say_the_same_on_the_terminal_and_on_the_page():
     method = Method("ORTHNAT", "5 β + 6 γ", "#000000", {})
     outcome = DemoResult(method, None, -0.1234, 7.0, rmse=0.2, coverage=0.875)
     rows = tables.regression_rows([outcome])
-    expected = ["ORTHNAT", "5 β + 6 γ", "0.2000", "−0.123", "87.5 %", "7.0"]
+    expected = ["ORTHNAT", "5 β + 6 γ", "0.2", "−0.123", "87.5 %", "7.0"]
     assert rows[0] == expected
     console = Console(width=100, record=True, file=io.StringIO())
     console.print(tables.rich_table("title", tables.REGRESSION, rows))

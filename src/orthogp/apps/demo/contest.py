@@ -16,7 +16,7 @@ DIGIT_BATCH = 512
 
 @dataclass(frozen=True)
 class DemoSize:
-    """How much is fitted: rows, steps, and points of the two bases and the classifier."""
+    """How much is fitted: rows; steps and points of the two bases by steps and the classifier."""
 
     rows: int
     test_rows: int
@@ -29,17 +29,20 @@ class DemoSize:
     digit_test_rows: int
     digit_steps: int
     digit_points: tuple[int, int]
+    table_rows: int
     grid: int
 
 
 FULL = DemoSize(
-    rows=20_000, test_rows=4000, steps=400, batch_size=4096,
+    rows=25_000, test_rows=4000, steps=150, batch_size=2048,
     coupled_points=400, inducing=300, residual=700,
-    digit_rows=1300, digit_test_rows=497, digit_steps=200, digit_points=(100, 200), grid=160,
+    digit_rows=1300, digit_test_rows=497, digit_steps=100, digit_points=(100, 200),
+    table_rows=350, grid=160,
 )  # fmt: skip
 QUICK = DemoSize(
     rows=400, test_rows=200, steps=100, batch_size=64, coupled_points=20, inducing=15, residual=35,
-    digit_rows=150, digit_test_rows=100, digit_steps=50, digit_points=(10, 20), grid=12,
+    digit_rows=150, digit_test_rows=100, digit_steps=50, digit_points=(10, 20), table_rows=150,
+    grid=12,
 )  # fmt: skip
 
 
@@ -71,17 +74,28 @@ class DemoResult:
         return [(row["seconds"], row["bound"]) for row in self.gp.history_]
 
 
-def regression_methods(size: DemoSize) -> tuple[Method, Method]:
+def regression_methods(size: DemoSize) -> tuple[Method, Method, Method]:
+    """Inducing points alone, with residual points, and the default, in which every row counts."""
+    by_steps = {
+        "n_neighbors": 0,
+        "max_steps": size.steps,
+        "batch_size": min(size.batch_size, size.rows),
+    }
     return (
         Method(
             "COUPLEDNAT", f"{size.coupled_points} β", "#0072B2",
-            {"basis": "coupled", "n_inducing": size.coupled_points},
+            {"basis": "coupled", "n_inducing": size.coupled_points, **by_steps},
         ),
         Method(
             "ORTHNAT", f"{size.inducing} β + {size.residual} γ", "#D55E00",
-            {"basis": "orthogonal", "n_inducing": size.inducing, "n_residual": size.residual},
+            {"n_inducing": size.inducing, "n_residual": size.residual, **by_steps},
         ),
+        default_method(),
     )  # fmt: skip
+
+
+def default_method() -> Method:
+    return Method("DEFAULT", "every row", "#009E73", {})
 
 
 def classification_method(size: DemoSize) -> Method:
@@ -92,11 +106,8 @@ def classification_method(size: DemoSize) -> Method:
     )  # fmt: skip
 
 
-def fit_regression(method: Method, data: DemoData, size: DemoSize, verbose: bool) -> DemoResult:
-    gp = OrthogonalGPRegressor(
-        n_neighbors=0, max_steps=size.steps, batch_size=min(size.batch_size, size.rows),
-        random_state=SEED, verbose=verbose, **method.options,
-    )  # fmt: skip
+def fit_regression(method: Method, data: DemoData, verbose: bool) -> DemoResult:
+    gp = OrthogonalGPRegressor(random_state=SEED, verbose=verbose, **method.options)
     seconds = _timed_fit(gp, data)
     low, high = gp.predict_interval(data.X_test, coverage=0.9)
     return DemoResult(

@@ -10,6 +10,7 @@ from orthogp.apps.demo.tables import (
     classification_rows,
     page_table,
     regression_rows,
+    surface_rows,
 )
 from orthogp.plotting import coverage_curve, reliability_curve
 from orthogp.plotting.pages import Chart, Page, Series
@@ -22,45 +23,61 @@ def build_demo_page(
     size: DemoSize,
     outcomes: Sequence[DemoResult],
     data: DemoData,
+    table: DemoResult,
     digits: DemoResult,
     digit_data: DemoData,
     pictures: Mapping[str, bytes],
 ) -> Page:
     page = Page(
-        "What residual points add",
-        "Two Gaussian processes at much the same cost: one spends it on points that carry mean "
-        "and covariance, the other takes fewer of those and adds points that carry the mean alone.",
+        "A Gaussian process in which every row counts",
+        "Inducing points blur what is rough, residual points sharpen it, and the rows near a "
+        "prediction say the rest.",
     )
-    coupled, orthogonal = outcomes
+    coupled, orthogonal, default = outcomes
     page.section("A rough surface")
     page.text(
-        f"{size.rows} noisy heights (standard deviation {NOISE}) at random places; {size.steps} "
-        f"steps of {size.batch_size} rows, the same seed, the same defaults. {coupled.method.name} "
-        f"has {coupled.method.points}; {orthogonal.method.name} has {orthogonal.method.points}. "
-        f"Both are judged on {size.test_rows} rows that neither has seen. Rows are dense in "
-        "the middle of the square and few in its corners.",
-        "The surface is rougher than so few inducing points can follow, which is when residual "
-        "points pay. On smoother surfaces, with as few steps, the coupled basis can be the better.",
+        f"{size.rows} noisy heights (standard deviation {NOISE}) at random places, dense in the "
+        f"middle of the square and few in its corners. {coupled.method.name} has "
+        f"{coupled.method.points}, points that carry mean and covariance; {orthogonal.method.name} "
+        f"has {orthogonal.method.points}, fewer of those and points that carry the mean alone. "
+        f"Both take {size.steps} steps of {size.batch_size} rows. {default.method.name} is "
+        "OrthogonalGPRegressor() as it is: every prediction also looks at the rows near it. All "
+        f"are judged on {size.test_rows} rows that none has seen.",
+        f"The noise alone has an error of {NOISE}: no model can have less.",
     )
-    page.table(page_table("Rough surface", REGRESSION, regression_rows(outcomes)))
+    page.table(page_table("Rough surface", REGRESSION, surface_rows(outcomes)))
     page.picture(
         pictures["surface.png"],
-        "Six maps: the true surface, the mean of both models, the standard deviation of the "
-        "orthogonal one, and how far each mean is from the truth.",
-        "From the dense middle of the square (lower left) outwards. Both means have the scale of "
-        "the surface, both distances have one scale. The standard deviation is that of a new "
+        "Eight maps: the true surface, the mean of the three models, the standard deviation of the "
+        "default one, and how far each mean is from the truth.",
+        "From the dense middle of the square (lower left) outwards. All means have the scale of "
+        "the surface, all distances have one scale. The standard deviation is that of a new "
         "observation, noise included.",
     )
-    page.charts(_bound(outcomes), _coverage(outcomes, data))
+    page.charts(_bound(outcomes[:2]), _coverage(outcomes, data))
     page.picture(
         pictures["points.png"],
         "The places of the two kinds of points over the surface.",
-        "Where the orthogonal model's points ended: β carries mean and covariance, γ the mean.",
+        f"Where the points of {orthogonal.method.name} ended: β carries mean and covariance, γ the "
+        "mean.",
+    )
+    page.section("A real table")
+    page.text(
+        f"How far the disease of diabetics has progressed within a year: {size.table_rows} "
+        "patients to fit, ten figures of each; the others to judge by. A table of a few thousand "
+        "rows or less gets the exact Gaussian process."
+    )
+    page.table(page_table("Diabetes", REGRESSION, regression_rows([table])))
+    page.picture(
+        pictures["table.png"],
+        "Intervals of every patient not seen, and what came to be.",
+        "Each bar is the 90 % interval of a patient, each dot what came to be.",
     )
     page.section("Handwritten digits")
     page.text(
         f"A classifier of ten classes on scikit-learn's digits: {size.digit_rows} rows of 64 "
-        f"columns to fit, {size.digit_test_rows} to judge by, {size.digit_steps} steps."
+        f"columns to fit, {size.digit_test_rows} to judge by, {size.digit_steps} steps, and near "
+        "rows."
     )
     page.table(page_table("Digits", CLASSIFICATION, classification_rows([digits])))
     page.charts(_reliability(digits, digit_data))
@@ -68,10 +85,10 @@ def build_demo_page(
     page.items(
         [
             "Your own table: OrthogonalGPRegressor().fit(X, y), then predict_interval(X_new); "
-            "arrays and DataFrames alike.",
+            "arrays and DataFrames alike, with text, dates and gaps.",
+            "From a terminal: orthogp fit table.csv --target column --out model.orthogp --report "
+            "report.html writes a model and a page like this one.",
             "Pictures like these: orthogp.plotting draws any fitted estimator.",
-            "More steps and more residual points: max_steps and n_residual; a step costs time "
-            "linear in the latter.",
         ]
     )
     return page

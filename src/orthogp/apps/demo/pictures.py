@@ -12,7 +12,6 @@ from orthogp.apps.demo.problems import DemoData, surface
 from orthogp.plotting import (
     coverage_curve,
     plot_calibration,
-    plot_history,
     plot_points,
     plot_posterior_2d,
 )
@@ -34,28 +33,28 @@ def png(figure: Figure) -> bytes:
     return content.getvalue()
 
 
-def draw_surface(coupled: DemoResult, orthogonal: DemoResult, grid: int) -> Figure:
-    """Above the truth and both means on one scale; below how far off they are, and how far off
-    the orthogonal model thinks it is."""
+def draw_surface(outcomes: Sequence[DemoResult], grid: int) -> Figure:
+    """Above the truth and all means on one scale; below how far off they are, and how far off the
+    last model thinks it is."""
     truth = surface(places_2d(WINDOW, grid)).reshape(grid, grid)
     limit = float(np.abs(truth).max())
-    figure = Figure(figsize=(12.6, 10.0), layout="constrained")
-    above, below = figure.subplots(2, 3, sharex=True, sharey=True)
+    figure = Figure(figsize=(4.2 * (1 + len(outcomes)), 10.0), layout="constrained")
+    above, below = figure.subplots(2, 1 + len(outcomes), sharex=True, sharey=True)
     _image(above[0], truth, HEIGHTS, "The surface, without noise")
     misses = []
-    for ax, outcome in zip(above[1:], (coupled, orthogonal), strict=True):
+    for ax, outcome in zip(above[1:], outcomes, strict=True):
         plot_posterior_2d(outcome.gp, ax, "mean", WINDOW, grid)
         misses.append(np.abs(np.asarray(ax.images[-1].get_array()) - truth))
-        ax.set_title(f"{outcome.method.name}, mean", loc="left")
+        ax.set_title(f"{outcome.method.name} ({outcome.method.points}), mean", loc="left")
     for ax in above:
         ax.images[-1].set(cmap=HEIGHTS, clim=(-limit, limit))
-    worst = float(np.quantile(np.stack(misses), 0.995))
-    for ax, outcome, miss in zip(below[1:], (coupled, orthogonal), misses, strict=True):
+    worst = float(np.quantile(np.stack(misses), 0.99))
+    for ax, outcome, miss in zip(below[1:], outcomes, misses, strict=True):
         _image(ax, miss, ERRORS, f"{outcome.method.name}, distance from the surface")
         ax.images[-1].set_clim(0, worst)
-    plot_posterior_2d(orthogonal.gp, below[0], "std", WINDOW, grid)
+    plot_posterior_2d(outcomes[-1].gp, below[0], "std", WINDOW, grid)
     below[0].images[-1].set_cmap(SPREADS)
-    below[0].set_title(f"{orthogonal.method.name}, standard deviation", loc="left")
+    below[0].set_title(f"{outcomes[-1].method.name}, standard deviation", loc="left")
     for ax in (*above, *below):
         ax.set_aspect("equal")
         ax.locator_params(nbins=5)
@@ -83,7 +82,7 @@ def draw_points(outcome: DemoResult, grid: int) -> Figure:
 def draw_calibration(
     outcomes: Sequence[DemoResult], data: DemoData, digits: DemoResult, digit_data: DemoData
 ) -> Figure:
-    """Intervals of both regressors, and probabilities of the classifier."""
+    """Intervals of the regressors, and probabilities of the classifier."""
     figure = Figure(figsize=(9.6, 4.9), layout="constrained")
     left, right = figure.subplots(1, 2)
     *others, last = outcomes
@@ -101,18 +100,23 @@ def draw_calibration(
     return figure
 
 
-def draw_bound(outcomes: Sequence[DemoResult]) -> Figure:
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+def draw_intervals(outcome: DemoResult, data: DemoData) -> Figure:
+    """The 90 % interval of every row to judge by, in the order of their predictions."""
+    figure = Figure(figsize=(9.6, 4.4), layout="constrained")
     ax = figure.add_subplot()
-    for outcome in outcomes:
-        plot_history(outcome.gp, ax)
-        ax.lines[-1].set(color=outcome.method.colour, label=outcome.method.name, lw=2)
-    # The first reports are so low that the rest would be a flat line.
-    settled = [y for outcome in outcomes for _, y in outcome.bound[len(outcome.bound) // 4 :]]
-    margin = 0.05 * (max(settled) - min(settled)) or 1.0
-    ax.set_ylim(min(settled) - margin, max(settled) + margin)
-    ax.set_title("Rough surface: bound on the log evidence", loc="left")
-    ax.legend(loc="lower right", frameon=False)
+    mean = outcome.gp.predict(data.X_test)
+    low, high = outcome.gp.predict_interval(data.X_test, coverage=0.9)
+    order = np.argsort(mean)
+    place = np.arange(len(order))
+    inside = ((low <= data.y_test) & (data.y_test <= high))[order]
+    ax.vlines(place, low[order], high[order], color=outcome.method.colour, alpha=0.35, lw=3)
+    ax.plot(place, mean[order], color=outcome.method.colour, label="prediction")
+    for chosen, colour, label in ((inside, "#404040", "inside"), (~inside, "#D55E00", "outside")):
+        values = data.y_test[order][chosen]
+        ax.plot(place[chosen], values, "o", ms=3.5, color=colour, label=f"{label}: {len(values)}")
+    ax.set(xlabel="patients, by what is predicted", ylabel="progress of the disease")
+    ax.legend(loc="upper left", frameon=False, ncols=3)
+    ax.set_title("Diabetes: 90 % intervals of patients not seen", loc="left")
     return figure
 
 

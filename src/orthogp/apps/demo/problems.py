@@ -1,4 +1,4 @@
-"""The demonstration's data: a rough surface, and scikit-learn's handwritten digits."""
+"""The demonstration's data: a rough surface, and two tables that come with scikit-learn."""
 
 import math
 from dataclasses import dataclass
@@ -51,10 +51,24 @@ def rough_surface(rows: int, test_rows: int) -> DemoData:
 
 
 def digits(rows: int, test_rows: int) -> DemoData:
-    """Handwritten digits as 64 brightnesses, 0 to 16; they come with scikit-learn."""
+    """Handwritten digits as 64 brightnesses, 0 to 16."""
     from sklearn.datasets import load_digits
 
-    found: Any = load_digits()
+    return _shuffled(load_digits(), rows, test_rows)
+
+
+def diabetes(rows: int) -> DemoData:
+    """The progress of the disease of 442 patients within a year, and ten figures of each before.
+
+    All that are not among the rows to fit are to judge by.
+    """
+    from sklearn.datasets import load_diabetes
+
+    found: Any = load_diabetes(scaled=False)
+    return _shuffled(found, rows, len(found.data) - rows)
+
+
+def _shuffled(found: Any, rows: int, test_rows: int) -> DemoData:
     order = np.random.default_rng(2).permutation(len(found.data))[: rows + test_rows]
     X, y = found.data[order], found.target[order]
     return DemoData(X[:rows], y[:rows], X[rows:], y[rows:])

@@ -16,16 +16,20 @@ CLASSIFICATION = ("method", "points", "accuracy", "log-likelihood", "seconds")
 
 
 def regression_rows(outcomes: Sequence[DemoResult]) -> Rows:
-    """One row a method, and what the noise alone would leave."""
-    rows = [
+    """One row a method."""
+    return [
         [
-            o.method.name, o.method.points, f"{o.rmse:.4f}", _signed(o.log_likelihood),
+            o.method.name, o.method.points, f"{o.rmse:.4g}", _signed(o.log_likelihood),
             f"{100 * o.coverage:.1f} %", f"{o.seconds:.1f}",
         ]
         for o in outcomes
     ]  # fmt: skip
-    best = ["only noise", "–", f"{NOISE:.4f}", _signed(BEST_LOG_LIKELIHOOD), "90.0 %", "–"]
-    return [*rows, best]
+
+
+def surface_rows(outcomes: Sequence[DemoResult]) -> Rows:
+    """One row a method, and what the noise alone would leave."""
+    best = ["only noise", "–", f"{NOISE:.4g}", _signed(BEST_LOG_LIKELIHOOD), "90.0 %", "–"]
+    return [*regression_rows(outcomes), best]
 
 
 def classification_rows(outcomes: Sequence[DemoResult]) -> Rows:
