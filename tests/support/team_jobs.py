@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 
 import group_fits
+import shard_fits
 from orthogp.likelihoods import Bernoulli, Gaussian
 from orthogp.training import fit
 from priors import with_prior
@@ -75,3 +76,13 @@ def train_with_prior():
 def fit_estimators(folder: str):
     """What `group_fits` ends with; its models are saved in `folder`."""
     return group_fits.all_fits(Path(folder))
+
+
+def fit_shards():
+    """What `shard_fits` ends with in this process, and what it refuses."""
+    rank = dist.get_rank()
+    return shard_fits.all_fits(rank), shard_fits.refusals(rank)
+
+
+def fit_resumable_shards(folder: str):
+    return shard_fits.resumable(folder)

@@ -22,11 +22,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from orthogp.errors import ConfigurationError, OrthogpError
 from orthogp.estimators.setting_checks import torch_device
-from orthogp.execution.team import Team, current_team
+from orthogp.execution.team import PATIENCE, Team, current_team
 
 GROUP_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# How long the other processes wait for one of them.
-PATIENCE = timedelta(minutes=30)
 POLLING = 0.01
 REFUSED, INTERRUPTED = 2, 130
 

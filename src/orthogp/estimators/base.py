@@ -50,6 +50,7 @@ from orthogp.estimators.setting_checks import (
     usable_device,
 )
 from orthogp.estimators.settings import no_type_check
+from orthogp.estimators.sharded import as_shards
 from orthogp.estimators.site_rows import TIME_SHARE, residual_process, site_rows, uses_sites
 from orthogp.estimators.start import new_model
 from orthogp.estimators.streamed import is_large, loaded, streamed_data
@@ -58,7 +59,7 @@ from orthogp.execution.team import current_team
 from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP
 from orthogp.posterior import NearRows, Orthogonal, SiteRows
-from orthogp.sources import as_source
+from orthogp.sources import Shards, as_source
 from orthogp.training import (
     ProgressBar,
     Rows,
@@ -105,7 +106,7 @@ class OrthogonalGP(ExplainedEstimator):
     ) -> Calibration | LatentScales:
         """The calibration learned from targets that training has not seen, given the latents."""
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None, shards: bool = False) -> Self:
         """Trains from scratch, or continues the last fit with `warm_start`.
 
         In place of arrays X may be the path of a Parquet file or directory, with names of columns
@@ -114,9 +115,11 @@ class OrthogonalGP(ExplainedEstimator):
 
         A row's weight multiplies its expected log-likelihood; rows of weight zero are left out.
         In an initialised process group every process calls it with the same rows, works on its
-        share of each batch, and ends with the same model; callbacks are the first process's.
+        share of each batch, and ends with the same model; callbacks are the first process's. With
+        `shards` each process calls it with rows of its own, or None, and the model is that of all
+        rows, one process after the other in the order of ranks.
         """
-        return self._fit(X, y, sample_weight, continues=self.warm_start)
+        return self._fit(X, y, sample_weight, continues=self.warm_start, shards=shards)
 
     @cpu_by_default()
     def _fit(
@@ -127,11 +130,16 @@ class OrthogonalGP(ExplainedEstimator):
         continues: bool,
         classes: NDArray | None = None,
         adds: bool = False,
+        shards: bool = False,
     ) -> Self:
         """All or nothing: whatever fails on the way leaves the estimator as it was.
 
         `adds` says that rows join those of the previous fit where it holds them.
         """
+        if shards and current_team().size > 1:
+            X, y, sample_weight = as_shards(X, y, sample_weight), None, None
+        if isinstance(X, Shards) and not is_large(X):
+            X, y, sample_weight = loaded(X)
         before = getattr(self, "_fitted", None) if continues else None
         if adds and before is not None and isinstance(before.model.near, NearRows):
             self._set_fitted(self._learn_more(X, y, sample_weight, before))

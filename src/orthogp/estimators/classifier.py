@@ -40,6 +40,7 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
         y: Any = None,
         classes: ArrayLike | None = None,
         sample_weight: Any = None,
+        shards: bool = False,
     ) -> Self:
         """Continues training with these rows, in the units of the first call.
 
@@ -47,7 +48,9 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
         rows join those near which predictions are corrected, whose corrections stay as they were.
         """
         given = None if classes is None else checked_labels(classes, name="classes")
-        return self._fit(X, y, sample_weight, continues=True, classes=given, adds=True)
+        return self._fit(
+            X, y, sample_weight, continues=True, classes=given, adds=True, shards=shards
+        )
 
     def predict(self, X: ArrayLike) -> NDArray:
         """The most probable label of every row."""

@@ -177,5 +177,5 @@ def require_alike(rows: Rows | Stream, team: Team) -> None:
     if not team.least(int(digest == team.agree(digest))):
         raise DataError(
             f"the {team.size} processes of the group were given different rows; pass the same X "
-            "and y to fit in all of them: each works on its own share of every batch"
+            "and y to fit in all of them, or shards=True where each has rows of its own"
         )

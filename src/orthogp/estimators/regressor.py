@@ -62,13 +62,15 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         tags.target_tags.multi_output = True
         return tags
 
-    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def partial_fit(
+        self, X: Any, y: Any = None, sample_weight: Any = None, shards: bool = False
+    ) -> Self:
         """Continues training with these rows, in the units of the first call.
 
         After a fit with near rows nothing is trained: the rows join those that predictions are
         conditioned on. `elbo_` and the calibration stay those of the fit.
         """
-        return self._fit(X, y, sample_weight, continues=True, adds=True)
+        return self._fit(X, y, sample_weight, continues=True, adds=True, shards=shards)
 
     def predict(
         self,

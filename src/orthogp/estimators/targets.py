@@ -19,6 +19,10 @@ from orthogp.likelihoods import RegressionLikelihood
 
 # Labels in an error message.
 MOST_NAMED = 5
+TRANSFORM_NEEDS = (
+    "target_transform needs one target, a likelihood with additive noise and a table that fits in "
+    "memory; transform y yourself, or leave it None"
+)
 
 
 @dataclass(frozen=True)
@@ -132,15 +136,18 @@ class NumberLearner:
             likelihood.check_targets(torch.from_numpy(columns[:, 0] if y.ndim == 1 else columns))
         transform = None
         if self.transform is not None:
-            if before is not None or y.ndim != 1 or not likelihood.location:
-                raise ConfigurationError(
-                    "target_transform needs one target, a likelihood with additive noise and a "
-                    "table that fits in memory; transform y yourself, or leave it None"
-                )
+            if y.ndim != 1 or not likelihood.location:
+                raise ConfigurationError(TRANSFORM_NEEDS)
             transform = learn_transform(self.transform, columns[:, 0], weight)
             columns = transform.forward(columns)
-        found = Moments.of(columns, weight, "y")
-        return y.ndim, found if before is None else before[1].merged(found), transform
+        found = y.ndim, Moments.of(columns, weight, "y"), transform
+        return found if before is None else self.merged(before, found)
+
+    def merged(self, first: Any, second: Any) -> Any:
+        """What `survey` makes of the targets of both."""
+        if self.transform is not None:
+            raise ConfigurationError(TRANSFORM_NEEDS)
+        return first[0], first[1].merged(second[1]), None
 
     def learn(self, survey: Any) -> NumberTargets:
         ndim, moments, transform = survey
@@ -163,7 +170,11 @@ class LabelLearner:
         """What `learn` must know of these targets and of those surveyed before."""
         require_classes(y)
         found = np.asarray(LabelEncoder().fit(y).classes_)
-        return found if before is None else np.union1d(before, found)
+        return found if before is None else self.merged(before, found)
+
+    def merged(self, first: Any, second: Any) -> Any:
+        """What `survey` makes of the targets of both."""
+        return np.union1d(first, second)
 
     def learn(self, survey: Any) -> LabelTargets:
         given = self.classes

@@ -6,9 +6,10 @@ are the same everywhere, so every process takes the same step; what one decides,
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,9 +19,11 @@ import torch.distributed as dist
 import torch.distributed.nn
 from torch import Tensor
 
-from orthogp.errors import TeamError
+from orthogp.errors import OrthogpError, TeamError
 
 T = TypeVar("T")
+# How long the processes of a group wait for one of them.
+PATIENCE = timedelta(minutes=30)
 
 
 @dataclass(frozen=True)
@@ -99,14 +102,44 @@ class Team:
             with _contact(self):
                 dist.barrier()
 
-    def agree(self, value: T) -> T:
-        """The first process's value, whatever the others have."""
+    def agree(self, value: T, rank: int = 0) -> T:
+        """The value of the process of that rank, whatever the others have."""
         if self.size == 1:
             return value
         holder = [value]
         with _contact(self):
-            dist.broadcast_object_list(holder, src=0)
+            dist.broadcast_object_list(holder, src=rank)
         return holder[0]
+
+    def collect(self, value: T) -> list[T]:
+        """Everyone's values, in the order of the ranks; they may differ in size."""
+        # One after the other: gathered at once, each would take the memory of the largest.
+        return [self.agree(value, rank) for rank in range(self.size)]
+
+    def attempt(self, work: Callable[[], T]) -> T:
+        """What `work` returns here; where it fails in one process, it fails in all of them.
+
+        An error of orthogp is raised everywhere as it is, and any other where it happened.
+        """
+        if self.size == 1:
+            return work()
+        found, failure = None, None
+        try:
+            found = work()
+        except Exception as error:
+            failure = error
+        name = f"process {self.rank} of {self.size}"
+        kind, said = None, ""
+        if isinstance(failure, OrthogpError):
+            kind, said = type(failure), f"{name}: {failure}"
+        elif failure is not None:
+            kind, said = TeamError, f"{name} failed: {type(failure).__name__}: {failure!s:.200}"
+        first = self.first_of(None if kind is None else (kind, said))
+        if failure is not None and not isinstance(failure, OrthogpError):
+            raise failure
+        if first is not None:
+            raise first[0](first[1]) from failure
+        return found  # pyright: ignore[reportReturnType]
 
 
 class _Total(torch.autograd.Function):
@@ -134,6 +167,26 @@ def current_team() -> Team:
     if not dist.is_available() or not dist.is_initialized():
         return Team()
     return Team(dist.get_rank(), dist.get_world_size())
+
+
+@contextlib.contextmanager
+def joined_group(
+    store: Any, rank: int, size: int, backend: str = "gloo", patience: timedelta = PATIENCE
+) -> Iterator[Team]:
+    """The group of the processes that meet at a store of torch.distributed, while the block lasts.
+
+    For engines that start processes without torchrun's variables. A process that waits longer than
+    `patience` for another gives up.
+    """
+    with _contact(Team(rank, size)):
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=patience)
+    try:
+        team = current_team()
+        yield team
+        # One that leaves early would take the store that the others still talk to with it.
+        team.wait()
+    finally:
+        dist.destroy_process_group()
 
 
 @contextlib.contextmanager

@@ -9,8 +9,11 @@ from torch.utils.data import Dataset
 from orthogp.errors import DataError
 from orthogp.sources.blocks import ArrayTable, DatasetTable, RowBlock, Source
 from orthogp.sources.parquet import ParquetTable
+from orthogp.sources.shards import Shards
 
-__all__ = ["ArrayTable", "DatasetTable", "ParquetTable", "RowBlock", "Source", "as_source"]
+__all__ = [
+    "ArrayTable", "DatasetTable", "ParquetTable", "RowBlock", "Shards", "Source", "as_source",
+]  # fmt: skip
 
 
 def as_source(X: Any, y: Any, sample_weight: Any) -> Source | None:

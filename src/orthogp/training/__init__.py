@@ -12,6 +12,7 @@ from orthogp.training.evaluate import (
 )
 from orthogp.training.loop import Result, fit
 from orthogp.training.progress import ProgressBar
+from orthogp.training.sharing import gather_rows
 from orthogp.training.solving import solvable, solve
 from orthogp.training.start import start_hyperparameters
 from orthogp.training.streams import Stream
@@ -30,6 +31,7 @@ __all__ = [
     "fit",
     "full_bound",
     "gain_over_constant",
+    "gather_rows",
     "held_out_log_density",
     "latents_at",
     "predict_in_chunks",

@@ -142,7 +142,8 @@ def make_feed(
     share = team.share(batch_rows)
     if isinstance(rows, Stream):
         filled = sum(size > 0 for size in rows.sizes)
-        if team.size == 1 or filled < BLOCKS_A_PROCESS * team.size:
+        shares = rows.owners is not None or filled < BLOCKS_A_PROCESS * team.size
+        if team.size == 1 or shares:
             return StreamFeed(Windows(rows, seed, device, dtype), batch_rows, share)
         own = share.stop - share.start
         windows = Windows(rows, seed, device, dtype, team.rank, team.size)

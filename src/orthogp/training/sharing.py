@@ -1,13 +1,37 @@
-"""γ dealt out to the processes of a run before it, and collected after it."""
+"""What the processes of a run have in parts: rows before it, γ during it."""
 
 import torch
-from torch import nn
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
 
-from orthogp.errors import ConfigurationError
-from orthogp.execution.team import Team
+from orthogp.errors import ConfigurationError, DataError
+from orthogp.execution.team import Team, current_team
 from orthogp.posterior import Basis
 from orthogp.posterior.shards import Shards
+from orthogp.training.batches import Rows
 from orthogp.training.config import TrainingConfig
+
+
+def gather_rows(
+    x: Float[Tensor, "n d"],
+    y: Shaped[Tensor, "n *outputs"],
+    weight: Float[Tensor, " n"] | None = None,
+    noise_scale: Float[Tensor, "n *scales"] | None = None,
+) -> Rows:
+    """The rows of all processes in every one, in the order of ranks, for `fit`.
+
+    Every process of the group passes its own, as tensors of no rows where it has none.
+    """
+    shards = current_team().collect((x, y, weight, noise_scale))
+    # What each part looks like, without the number of rows.
+    alike = [[None if t is None else (t.shape[1:], t.dtype) for t in shard] for shard in shards]
+    if any(shard != alike[0] for shard in alike):
+        raise DataError(
+            "the processes of the group have rows of different shapes or dtypes, or weights in "
+            "some of them alone; pass the same columns in all of them"
+        )
+    parts = [None if t[0] is None else torch.cat(t).to(x.device) for t in zip(*shards, strict=True)]
+    return Rows(*parts)  # pyright: ignore[reportArgumentType]
 
 
 def make_shards(

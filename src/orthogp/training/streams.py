@@ -1,24 +1,59 @@
-"""Rows that are never in memory together: blocks in a new order every epoch, read ahead."""
+"""Rows that are never in memory together: blocks in a new order every epoch, read ahead.
+
+Where each process can read some of the blocks alone, the processes put every window together: it is
+the window that a single process with all of the blocks would see.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from orthogp.execution.team import Team
 from orthogp.training.batches import Rows
 
 # Blocks are read until they have this many rows, which are then put in a random order.
 WINDOW_ROWS = 2**18
 
 
+@dataclass(frozen=True)
+class Owners:
+    """Which process can read each block of a stream, where no process can read all of them.
+
+    `no_rows` are inputs, targets and weights, if there are any, of no rows: their shapes and dtypes
+    for a process that has not read a block.
+    """
+
+    team: Team
+    ranks: tuple[int, ...]
+    no_rows: tuple[Tensor, ...]
+
+    def join(self, blocks: list[int], sizes: list[int], own: list[Rows]) -> Rows:
+        """The rows of these blocks, of which `own` are those that this process has read."""
+        starts = np.cumsum([0, *sizes]).tolist()
+        spans = [
+            slice(start, start + size)
+            for block, start, size in zip(blocks, starts[:-1], sizes, strict=True)
+            if self.ranks[block] == self.team.rank
+        ]
+        whole = [part.new_zeros(starts[-1], *part.shape[1:]) for part in self.no_rows]
+        for span, rows in zip(spans, own, strict=True):
+            for out, part in zip(whole, rows.parts(), strict=True):
+                out[span] = part
+        return Rows(*self.team.sum(whole))
+
+
 class Stream(ABC):
     """Rows in blocks, each of which is read whole: row groups of files, slices of an array."""
 
     sizes: tuple[int, ...]
+    # None where this process can read every block.
+    owners: Owners | None = None
 
     @abstractmethod
     def block(self, number: int) -> Rows | None:
@@ -33,10 +68,21 @@ class Stream(ABC):
 
     def chunks(self, size: int) -> Iterator[Rows]:
         """All rows in their order, at most `size` at a time."""
-        for number in range(len(self.sizes)):
-            rows = self.block(number)
-            if rows is not None:
-                yield from rows.chunks(size)
+        for number in np.flatnonzero(self.sizes).tolist():
+            yield from self.join([number], self.read_own([number])).chunks(size)
+
+    def read_own(self, blocks: list[int]) -> list[Rows]:
+        """The rows of those of these blocks that this process can read."""
+        owners = self.owners
+        if owners is not None:
+            blocks = [number for number in blocks if owners.ranks[number] == owners.team.rank]
+        return [rows for rows in map(self.block, blocks) if rows is not None]
+
+    def join(self, blocks: list[int], read: list[Rows]) -> Rows:
+        """The rows of these blocks from what each process has read of them; every one calls it."""
+        if self.owners is not None:
+            return self.owners.join(blocks, [self.sizes[number] for number in blocks], read)
+        return Rows(*map(torch.cat, zip(*(rows.parts() for rows in read), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -75,7 +121,7 @@ class Windows:
 
     def next(self) -> Window:
         """The window that was read ahead; reading of the one after it begins."""
-        window = self.ahead.result()
+        window = self._received()
         self.number += 1
         if self.number >= len(self.groups):
             self.epoch, self.number = self.epoch + 1, 0
@@ -96,13 +142,24 @@ class Windows:
             rows += self.stream.sizes[block]
         return groups
 
-    def _read_ahead(self) -> Future[Window]:
-        blocks = self.groups[self.number]
-        return self.reader.submit(self._read, blocks, [self.seed, self.epoch, 1 + self.number])
+    def _read_ahead(self) -> Future[Any]:
+        """The window, or what this process can read of it."""
+        blocks, place = self.groups[self.number], self._place()
+        if self.stream.owners is not None:
+            return self.reader.submit(self.stream.read_own, blocks)
+        return self.reader.submit(lambda: self._window(blocks, self.stream.read_own(blocks), place))
 
-    def _read(self, blocks: list[int], seed: list[int]) -> Window:
-        read = [rows for rows in map(self.stream.block, blocks) if rows is not None]
-        parts = (torch.cat(part) for part in zip(*(rows.parts() for rows in read), strict=True))
-        rows = Rows(*parts).to(self.device, self.dtype)
-        order = np.random.default_rng(seed).permutation(len(rows))
+    def _received(self) -> Window:
+        owners, blocks = self.stream.owners, self.groups[self.number]
+        if owners is None:
+            return self.ahead.result()
+        # Not in the thread, which must not talk to the other processes at the same time as this.
+        return self._window(blocks, owners.team.attempt(self.ahead.result), self._place())
+
+    def _place(self) -> list[int]:
+        return [self.seed, self.epoch, 1 + self.number]
+
+    def _window(self, blocks: list[int], read: list[Rows], place: list[int]) -> Window:
+        rows = self.stream.join(blocks, read).to(self.device, self.dtype)
+        order = np.random.default_rng(place).permutation(len(rows))
         return Window(rows, torch.from_numpy(order).to(self.device))
