@@ -6,16 +6,21 @@ import pytest
 import torch
 
 import shard_fits
+from orthogp.estimators import sharded
+from orthogp.sources import blocks
 from team import start, together
 
 
 @pytest.fixture(scope="module")
 def ends(tmp_path_factory):
-    return together(3, "fit_shards", tmp_path_factory.mktemp("shards"))
+    folder = tmp_path_factory.mktemp("shards")
+    return together(3, "fit_shards", folder, str(folder))
 
 
-def test_shards_end_where_one_process_with_all_rows_ends(ends):
-    alone = shard_fits.all_fits(None)
+def test_shards_end_where_one_process_with_all_rows_ends(ends, tmp_path, monkeypatch):
+    monkeypatch.setattr(blocks, "ARRAY_ROWS", shard_fits.BLOCK)
+    monkeypatch.setattr(sharded, "ARRAY_ROWS", shard_fits.BLOCK)
+    alone = shard_fits.all_fits(None, tmp_path)
     for found, _ in ends:
         assert found.keys() == alone.keys()
         for fit, values in alone.items():

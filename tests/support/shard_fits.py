@@ -10,10 +10,12 @@ import torch.distributed as dist
 
 from group_fits import contents
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, training
+from orthogp.apps.tabular.model import TableModel
 from orthogp.errors import OrthogpError
 from orthogp.estimators import sharded, streamed
 from orthogp.sources import ArrayTable, Shards, blocks
 from orthogp.training import Event, gather_rows
+from tabular_cases import run
 
 STEPS: dict[str, Any] = {
     "n_neighbors": 0, "n_inducing": 10, "n_residual": 15, "max_steps": 20, "batch_size": 64,
@@ -57,7 +59,7 @@ def small_blocks() -> None:
     blocks.ARRAY_ROWS = sharded.ARRAY_ROWS = BLOCK
 
 
-def all_fits(rank: int | None) -> dict[str, dict]:
+def all_fits(rank: int | None, folder: Path) -> dict[str, dict]:
     """With its own rows in each process of a group, or with all of them alone."""
     small_blocks()
     table, (X, y, weight) = own(rank), numbers(rank)
@@ -69,6 +71,7 @@ def all_fits(rank: int | None) -> dict[str, dict]:
         "labels": OrthogonalGPClassifier(**STEPS).fit(mixed, table.label, **shards),
         "streamed": streamed_fit(rank, ArrayTable, X, y, weight),
         "streamed_text": streamed_fit(rank, sharded.FrameTable, mixed, table.y, None),
+        "command": command_fit(rank, folder),
     }
     found = {name: contents(estimator) for name, estimator in fits.items()}
     return found | {"rows": {"x": own_rows(rank).x, "y": own_rows(rank).y}}
@@ -83,6 +86,22 @@ def streamed_fit(rank, kind, *part, **settings) -> OrthogonalGPRegressor:
         return OrthogonalGPRegressor(**STEPS | settings).fit(source)
     finally:
         streamed.LOADED_BYTES = before
+
+
+def command_fit(rank: int | None, folder: Path) -> OrthogonalGPRegressor:
+    """By the command line, on a CSV file of the process, of no rows in the second."""
+    own(rank).to_csv(folder / ("all.csv" if rank is None else f"part-{rank}.csv"), index=False)
+    table = ["all.csv"] if rank is None else ["part-{rank}.csv", "--shards"]
+    out = folder / f"model-{rank}.orthogp"
+    run("fit", folder / table[0], *table[1:], "--target", "y", "--drop", "label,weight", "--out",
+        out, "--n-neighbors", 0, "--max-steps", 20, "--n-inducing", 8, "--n-residual", 8,
+        "--device", "cpu", "--dtype", "float64", "--test-size", 0)  # fmt: skip
+    if rank is not None:
+        dist.barrier()
+    # The first process writes it.
+    model = TableModel.load(out if rank is None else folder / "model-0.orthogp")
+    assert isinstance(model.estimator, OrthogonalGPRegressor)
+    return model.estimator
 
 
 def own_rows(rank: int | None) -> training.Rows:

@@ -78,10 +78,10 @@ def fit_estimators(folder: str):
     return group_fits.all_fits(Path(folder))
 
 
-def fit_shards():
+def fit_shards(folder: str):
     """What `shard_fits` ends with in this process, and what it refuses."""
     rank = dist.get_rank()
-    return shard_fits.all_fits(rank), shard_fits.refusals(rank)
+    return shard_fits.all_fits(rank, Path(folder)), shard_fits.refusals(rank)
 
 
 def fit_resumable_shards(folder: str):

@@ -5,8 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from orthogp.errors import DataError
+from orthogp.errors import ConfigurationError, DataError
+from orthogp.estimators.streamed import is_large, loaded
 from orthogp.execution.team import current_team
 from orthogp.sources import ArrayTable, RowBlock, Shards, Source, as_source
 from orthogp.sources.blocks import ARRAY_ROWS, OUTLINED_ROWS
@@ -52,6 +54,17 @@ def as_shards(X: Any, y: Any, sample_weight: Any) -> Shards:
     X is None where a process has none.
     """
     return Shards(current_team().attempt(lambda: _own_rows(X, y, sample_weight)))
+
+
+def gather_table(table: pa.Table) -> pa.Table:
+    """The rows of all processes in every one, each of which calls it with its own."""
+    shards = Shards(FrameTable(table, np.zeros(table.num_rows)))
+    if is_large(shards):
+        raise ConfigurationError(
+            f"the shards have {len(shards)} rows in all, more than {shards.memory / 2**30:.0f} GiB "
+            "as numbers; fit them in Python, where they are streamed"
+        )
+    return loaded(shards)[0]
 
 
 def _own_rows(X: Any, y: Any, sample_weight: Any) -> Source | None:

@@ -50,6 +50,14 @@ def fit_command(
         Path | None, typer.Option("--json", help="Write the report here as JSON.")
     ] = None,
     seed: Annotated[int, typer.Option(help="The same number gives the same model.")] = 0,
+    shards: Annotated[
+        bool,
+        typer.Option(
+            "--shards",
+            help="Under torchrun: every process has a table of its own, {rank} in whose path is "
+            "the number of the process.",
+        ),
+    ] = False,
     **settings: Any,
 ) -> None:
     """Fit a model to a table and report on rows it has not seen.
@@ -63,9 +71,11 @@ def fit_command(
 
     arguments = as_arguments(settings)
     with process_group(arguments["device"]) as team:
+        if shards:
+            table = Path(str(table).replace("{rank}", str(team.rank)))
         request = FitRequest(
             table, target, out, task, id_column, tuple(comma_separated(drop)), test_size, missing,
-            seed, arguments, drop_missing_target,
+            seed, arguments, drop_missing_target, shards,
         )  # fmt: skip
         status = run_fit(request, report, json_file, team.leads)
     if status:

@@ -15,6 +15,8 @@ from orthogp.apps.tabular.reading import ParquetSource, TableSource, open_table
 from orthogp.apps.tabular.suspicions import giveaway_notes, sentinel_notes, without_values
 from orthogp.apps.tabular.targets import Target, read_target, require_few
 from orthogp.errors import ConfigurationError, DataError
+from orthogp.estimators.sharded import gather_table
+from orthogp.execution.team import current_team
 from orthogp.sources import Source
 from orthogp.tables import (
     POLICIES,
@@ -37,7 +39,10 @@ MOST_TEST_ROWS = 50_000
 
 @dataclass(frozen=True)
 class FitRequest:
-    """What a fit is asked to do; `settings` are the estimator's own."""
+    """What a fit is asked to do; `settings` are the estimator's own.
+
+    `shards` says that every process has a table of its own.
+    """
 
     table: Path
     target: str
@@ -50,6 +55,7 @@ class FitRequest:
     seed: int
     settings: dict[str, Any]
     drop_missing_target: bool = True
+    shards: bool = False
 
     @property
     def policy(self) -> str:
@@ -99,11 +105,11 @@ class Prepared:
 
 def prepare(request: FitRequest, say: Callable[[str], None]) -> Prepared:
     """Reads, checks and splits the table, and says what was done to it."""
-    source = open_table(request.table)
-    inputs = input_columns(source, request)
-    if isinstance(source, ParquetSource) and source.stored_bytes() > WHOLE_BYTES:
-        return prepare_large(source, inputs, request, say)
-    table = without_values(source.read([request.target, *inputs]), request.missing_values)
+    source, inputs = open_inputs(request)
+    parquet = source if isinstance(source, ParquetSource) and not request.shards else None
+    if parquet is not None and parquet.stored_bytes() > WHOLE_BYTES:
+        return prepare_large(parquet, inputs, request, say)
+    table = without_values(read_columns(source, inputs, request), request.missing_values)
     if table.num_rows == 0:
         raise DataError(f"{request.table} has no rows")
     target = read_target(table.column(request.target), request.target, request.task)
@@ -140,6 +146,25 @@ def prepare(request: FitRequest, say: Callable[[str], None]) -> Prepared:
         rows=rows,
         notes=tuple(notes),
     )
+
+
+def open_inputs(request: FitRequest) -> tuple[TableSource, list[str]]:
+    """The table, and the columns to learn from."""
+
+    def opened() -> tuple[TableSource, list[str]]:
+        source = open_table(request.table)
+        return source, input_columns(source, request)
+
+    # A shard that cannot be opened ends the fit of all.
+    return current_team().attempt(opened) if request.shards else opened()
+
+
+def read_columns(source: TableSource, inputs: list[str], request: FitRequest) -> pa.Table:
+    """The target and the inputs, of shards the rows of all processes."""
+    columns = [request.target, *inputs]
+    if not request.shards:
+        return source.read(columns)
+    return gather_table(current_team().attempt(lambda: source.read(columns)))
 
 
 def prepare_large(

@@ -1,0 +1,36 @@
+"""For fits that an engine starts in processes of its own: checkpoints at every report, a kill.
+
+A callback is what such a fit takes along; the process that unpickles it imports this module.
+"""
+
+import os
+import signal
+from pathlib import Path
+
+from orthogp import training
+from orthogp.training import Event
+
+fit = training.fit
+
+
+def eager_fit(model, rows, config, validation=None, callbacks=(), checkpoint_dir=None):
+    return fit(model, rows, config, validation, callbacks, checkpoint_dir, 0.0)
+
+
+training.fit = eager_fit
+
+
+class KillOnce:
+    """Notes the step that each attempt starts at, and kills the first once it has a checkpoint."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def __call__(self, event: Event) -> None:
+        started = self.folder / "started"
+        if event.kind == "start":
+            with started.open("a") as file:
+                file.write(f"{event.step}\n")
+        first = len(started.read_text().split()) == 1
+        if first and list(self.folder.rglob("step-000000050*")):
+            os.kill(os.getpid(), signal.SIGKILL)
