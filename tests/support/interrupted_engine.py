@@ -1,6 +1,6 @@
 """For fits that an engine starts in processes of its own: checkpoints at every report, a kill.
 
-A callback is what such a fit takes along; the process that unpickles it imports this module.
+A callback is what such a fit takes along, so the process that unpickles it is the one to change.
 """
 
 import os
@@ -17,14 +17,18 @@ def eager_fit(model, rows, config, validation=None, callbacks=(), checkpoint_dir
     return fit(model, rows, config, validation, callbacks, checkpoint_dir, 0.0)
 
 
-training.fit = eager_fit
-
-
 class KillOnce:
     """Notes the step that each attempt starts at, and kills the first once it has a checkpoint."""
 
     def __init__(self, folder: Path):
         self.folder = folder
+
+    def __setstate__(self, state: dict) -> None:
+        self.__dict__.update(state)
+        training.fit = eager_fit
+
+    def __deepcopy__(self, memo: dict) -> "KillOnce":
+        return self
 
     def __call__(self, event: Event) -> None:
         started = self.folder / "started"
