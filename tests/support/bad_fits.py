@@ -131,6 +131,7 @@ SETTINGS: dict[str, tuple[Any, ...]] = {
     "random_state": ("seven", -1, 1.5),
     "callbacks": (None, [5]),
     "checkpoint_dir": (5,),
+    "rows_dir": (5,),
     "ard": ("no",),
     "standardize": ("no",),
     "early_stopping": (1,),

@@ -43,6 +43,7 @@ from orthogp.estimators.outcome import (
     fitted_with_rows,
     warn_if_nothing_learned,
 )
+from orthogp.estimators.rows_on_disk import fit_on_disk
 from orthogp.estimators.scaling import Array
 from orthogp.estimators.setting_checks import (
     cpu_by_default,
@@ -58,7 +59,7 @@ from orthogp.estimators.targets import Learner, Targets
 from orthogp.execution.team import current_team
 from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP
-from orthogp.posterior import NearRows, Orthogonal, SiteRows
+from orthogp.posterior import NearRows, Orthogonal, SiteRows, StoredRows
 from orthogp.sources import Shards, as_source
 from orthogp.training import (
     ProgressBar,
@@ -141,7 +142,7 @@ class OrthogonalGP(ExplainedEstimator):
         if isinstance(X, Shards) and not is_large(X):
             X, y, sample_weight = loaded(X)
         before = getattr(self, "_fitted", None) if continues else None
-        if adds and before is not None and isinstance(before.model.near, NearRows):
+        if adds and before is not None and isinstance(before.model.near, NearRows | StoredRows):
             self._set_fitted(self._learn_more(X, y, sample_weight, before))
         elif self.coverage_guarantee and not (adds and before is not None):
             if before is not None:
@@ -227,7 +228,7 @@ class OrthogonalGP(ExplainedEstimator):
         require_alike(data.train, team)
         train, held_out = data.train, data.held_out
         prior = self._prior(data)
-        if before is not None and isinstance(before.model.near, NearRows):
+        if before is not None and isinstance(before.model.near, NearRows | StoredRows):
             # There is nothing to continue: hyperparameters are found anew, q is solved for.
             before = None
         # A fit that was trained by steps is continued by steps.
@@ -235,7 +236,8 @@ class OrthogonalGP(ExplainedEstimator):
         if before is not None:
             require_row_noise(settings, prior[0], "near rows, and this fit continues one without")
         if near is not None and not near.by_steps:
-            found = fit_near(settings, data, prior, near, self._calibrate, device, generator)
+            fit_rows = fit_near if isinstance(train, Rows) else fit_on_disk
+            found = fit_rows(settings, data, prior, near, self._calibrate, device, generator)
             return fitted_with_rows(data, found)
         if before is None:
             steps_before, history = 0, ()

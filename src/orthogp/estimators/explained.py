@@ -16,6 +16,7 @@ from orthogp.estimators.setting_checks import (
 )
 from orthogp.estimators.settings import no_type_check
 from orthogp.estimators.stored import StoredEstimator
+from orthogp.posterior import StoredRows
 from orthogp.tables import Encoded
 
 
@@ -77,7 +78,11 @@ class ExplainedEstimator(StoredEstimator):
         if not is_count(n_samples):
             raise ConfigurationError(f"n_samples is {n_samples!r}; expected a whole number from 1")
         if background is None:
-            held = fitted.model.basis.beta if fitted.model.near is None else fitted.model.near.x
+            near = fitted.model.near
+            if isinstance(near, StoredRows):
+                held = near.spaced_inputs(n_samples)
+            else:
+                held = fitted.model.basis.beta if near is None else near.x
             units, points = fitted.units.inputs, held.detach().double().cpu().numpy()
             rows = points * units.scale + units.shift
         else:

@@ -17,7 +17,7 @@ from orthogp.estimators.scaling import Array
 from orthogp.estimators.setting_checks import cpu_by_default
 from orthogp.estimators.targets import LabelTargets
 from orthogp.model import VariationalGP
-from orthogp.posterior import AnyPredictor
+from orthogp.posterior import AnyPredictor, StoredPredictor
 from orthogp.tables import ColumnTable, plain_plan
 from orthogp.training import predict_in_chunks
 from orthogp.training.log_noise import mean_noise
@@ -119,9 +119,11 @@ class Fitted:
         return torch.cat(parts, dim=-1).numpy()
 
     def _latents(self, X: Array) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        stop = 0
-        for start in range(0, len(X), CHUNK_ROWS):
-            x = self.standardised(X[start : start + CHUNK_ROWS])
+        stop, size = 0, CHUNK_ROWS
+        if isinstance(self.predictor, StoredPredictor):
+            size = max(size, self.predictor.block_rows)
+        for start in range(0, len(X), size):
+            x = self.standardised(X[start : start + size])
             for mean, variance in predict_in_chunks(self.model, x, self.predictor):
                 begin, stop = stop, stop + mean.shape[1]
                 yield slice(begin, stop), mean, variance

@@ -33,6 +33,7 @@ from orthogp.estimators.scaling import Scaling
 from orthogp.estimators.settings import Settings
 from orthogp.estimators.start import given_points, own_kernel
 from orthogp.estimators.targets import NumberTargets
+from orthogp.execution.team import current_team
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood
 from orthogp.likelihoods.targets import latents_first
@@ -143,10 +144,30 @@ def _obstacle(settings: Mapping[str, Any], data: FitData, likelihood: Likelihood
     if not isinstance(likelihood, Gaussian):
         return "Gaussian noise, or rows that are held out to learn by (validation_fraction)"
     if not isinstance(data.train, Rows):
-        return "a table that fits in memory"
+        return _obstacle_on_disk(settings, data)
+    return _obstacle_of_basis(settings)
+
+
+def _obstacle_of_basis(settings: Mapping[str, Any]) -> str:
     if settings["basis"] not in ("orthogonal", "coupled") or settings["optimizer"] != "natural":
         return "the orthogonal or the coupled basis with natural steps"
     return ""
+
+
+def _obstacle_on_disk(settings: Mapping[str, Any], data: FitData) -> str:
+    """What near rows of a streamed table need and this fit has not."""
+    in_memory = "a table that fits in memory"
+    if settings["rows_dir"] is None:
+        return f"{in_memory}, or a folder for the rows of a larger one (rows_dir)"
+    if settings["noise"] == "learned" or is_known(settings["noise_variance"]):
+        return in_memory
+    if settings["objective"] == "bound":
+        return f"{in_memory}, or objective='auto'"
+    if data.held_out is None:
+        return f"{in_memory}, or rows that are held out (validation_fraction)"
+    if current_team().size > 1:
+        return f"{in_memory}, or a single process"
+    return _obstacle_of_basis(settings)
 
 
 def fit_near(
@@ -162,21 +183,21 @@ def fit_near(
     # Refuses invalid settings, as in any other fit.
     config = training_config(settings, data.num_rows, gaussian=True, seed=0)
     given_points(settings, "residual_points", data.units.inputs)
-    _warn_of_unused(settings)
+    warn_of_unused(settings)
     started = time.monotonic()
     deadline = started + (math.inf if config.max_time is None else config.max_time)
     likelihood, mean, variance = prior
     assert isinstance(likelihood, Gaussian)
-    rows = _in_canonical_order(data.bound_rows)
+    rows = in_canonical_order(data.bound_rows)
     groups = data.units.groups
     kernel = own_kernel(settings, rows.x, len(rows), variance, groups).to(device)
     likelihood = likelihood.to(device)
     if settings["likelihood"] is None and data.typical_noise is None:
-        _allow_little_noise(likelihood)
+        allow_little_noise(likelihood)
     found = Hyperparameters(Covariance(kernel), likelihood)
     require_evaluable(found.covariance, rows.x[:1].to(device))
     most = None if settings["max_steps"] is None else config.max_steps
-    run = _search_run(settings, found, rows, most, generator)
+    run = search_run(settings, found, rows, most, generator)
     problem = _Problem(settings, data.units.inputs, mean, near, calibrate, most, generator)
     if settings["noise"] == "constant":
         return problem.solve(rows, found, run, deadline)
@@ -246,8 +267,9 @@ class _Problem:
         if exact:
             beta = rows.x.unique(dim=0)
         elif beta is None:
-            beta = _inducing_points(settings, rows, found.covariance, generator)
-        model = _model(settings, found.covariance.kernel, found.likelihood, self.mean, beta)
+            most = max(1, MOST_FEATURES // len(rows))
+            beta = choose_inducing_points(settings, rows, found.covariance, most, generator)
+        model = near_model(settings, found.covariance.kernel, found.likelihood, self.mean, beta)
         if exact:
             conditioned = condition_exactly(model, rows)
         else:
@@ -258,7 +280,7 @@ class _Problem:
         return replace(ended, seconds=time.monotonic() - began)
 
 
-def _search_run(
+def search_run(
     settings: Mapping[str, Any],
     found: Hyperparameters,
     rows: Rows,
@@ -287,8 +309,8 @@ def add_near_rows(
     covariance, likelihood = model.covariance, model.likelihood
     assert isinstance(likelihood, Gaussian)
     beta = model.basis.beta.detach()
-    model = _model(settings, covariance.kernel, likelihood, model.mean, beta)
-    rows = _in_canonical_order(rows)
+    model = near_model(settings, covariance.kernel, likelihood, model.mean, beta)
+    rows = in_canonical_order(rows)
     conditioned = _conditioned(model, rows, near, calibrate, math.inf, generator)
     return _ended(conditioned, calibrate, history, steps)
 
@@ -318,7 +340,7 @@ def _ended(
     return NearFit(found.model, found.predictor, found.left_out, calibration, history, steps)
 
 
-def _warn_of_unused(settings: Mapping[str, Any]) -> None:
+def warn_of_unused(settings: Mapping[str, Any]) -> None:
     unused, defaults = [], signature(Settings).parameters
     for name in STEP_SETTINGS:
         value, default = settings[name], defaults[name].default
@@ -351,32 +373,35 @@ def with_noise_of(model: VariationalGP, data: FitData) -> Rows:
     return replace(rows, noise_scale=noise_scale if rows.y.ndim > 1 else noise_scale[:, 0])
 
 
-def _in_canonical_order(rows: Rows) -> Rows:
+def in_canonical_order(rows: Rows) -> Rows:
     order = canonical_order(rows.x, latents_first(rows.y))
     weight = None if rows.weight is None else rows.weight.clamp_min(SMALLEST_WEIGHT)
     return replace(rows, weight=weight).map(lambda t: t[order])
 
 
-def _allow_little_noise(likelihood: Gaussian) -> None:
+def allow_little_noise(likelihood: Gaussian) -> None:
     noise = likelihood.likelihood.noise_covar
     before = likelihood.likelihood.noise.detach().clone()
     noise.register_constraint("raw_noise", GreaterThan(SMALLEST_NOISE).to(before))
     noise.initialize(noise=before)
 
 
-def _inducing_points(
-    settings: Mapping[str, Any], rows: Rows, covariance: Covariance, generator: torch.Generator
+def choose_inducing_points(
+    settings: Mapping[str, Any],
+    rows: Rows,
+    covariance: Covariance,
+    most: int,
+    generator: torch.Generator,
 ) -> Float[Tensor, "b d"]:
-    """Centres of the rows as the kernel sees their distances."""
+    """At most so many centres of the rows as the kernel sees their distances."""
     with torch.no_grad():
         scale = covariance.relevance(rows.x.to(next(covariance.parameters()).device)).sqrt().cpu()
-    affordable = max(1, MOST_FEATURES // len(rows))
-    size = min(int(settings["n_inducing"]), affordable)
+    size = min(int(settings["n_inducing"]), most)
     scaled = choose_beta(rows.x.double() * scale, size, generator)
     return (scaled / scale).to(rows.x)
 
 
-def _model(
+def near_model(
     settings: Mapping[str, Any],
     kernel: Kernel,
     likelihood: Gaussian,

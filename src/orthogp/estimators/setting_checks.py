@@ -36,9 +36,10 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     _require(settings, "noise", valid, " or ".join(map(repr, NOISES)))
     valid = settings["missing_targets"] in ("error", "drop")
     _require(settings, "missing_targets", valid, "'error' or 'drop'")
-    place, callbacks = settings["checkpoint_dir"], settings["callbacks"]
-    valid = place is None or isinstance(place, str | os.PathLike)
-    _require(settings, "checkpoint_dir", valid, "the name of a folder")
+    for name in ("checkpoint_dir", "rows_dir"):
+        valid = settings[name] is None or isinstance(settings[name], str | os.PathLike)
+        _require(settings, name, valid, "the name of a folder")
+    callbacks = settings["callbacks"]
     valid = isinstance(callbacks, tuple | list) and all(map(callable, callbacks))
     _require(settings, "callbacks", valid, "a list of functions")
 

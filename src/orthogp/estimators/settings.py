@@ -42,7 +42,10 @@ class Settings:
         n_neighbors: how many of the rows nearest to x each prediction is conditioned on besides.
             For Gaussian noise "auto" chooses, and takes the exact process where the table is
             small; for other likelihoods it is 64 where that predicts held-out rows better. 0 is
-            the variational posterior alone, as it is for tables beyond memory.
+            the variational posterior alone, as it is for tables beyond memory without `rows_dir`.
+        rows_dir: a folder, new or empty, for the rows of a table beyond memory, which predictions
+            are conditioned on: 4 bytes for every input and target of a row. The model needs it as
+            long as it predicts. None writes none, and such a table has no near rows.
         objective: what hyperparameters are learned from: "leave_one_out", predictions of rows from
             those near them; "bound", that of the variational posterior; "auto", the former with
             near rows and the latter without.
@@ -99,6 +102,7 @@ class Settings:
         n_residual: int | str = "auto",
         *,
         n_neighbors: int | str = "auto",
+        rows_dir: str | Path | None = None,
         objective: str = "auto",
         basis: str = "orthogonal",
         optimizer: str = "natural",
@@ -144,6 +148,7 @@ class Settings:
         self.n_inducing = n_inducing
         self.n_residual = n_residual
         self.n_neighbors = n_neighbors
+        self.rows_dir = rows_dir
         self.objective = objective
         self.basis = basis
         self.optimizer = optimizer

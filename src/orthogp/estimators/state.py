@@ -27,7 +27,7 @@ from orthogp.training import Report
 # Objects are saved with the model, arrays as tensors.
 OBJECTS = ("kernel", "likelihood")
 ARRAYS = ("inducing_points", "residual_points")
-NOT_SAVED = ("callbacks", "checkpoint_dir", "device")
+NOT_SAVED = ("callbacks", "checkpoint_dir", "device", "rows_dir")
 LABEL_TYPES = {"b": bool, "i": int, "u": int, "f": float, "U": str, "O": object}
 
 

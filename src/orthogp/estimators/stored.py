@@ -95,11 +95,12 @@ class StoredEstimator(Settings, BaseEstimator):
     ) -> None:
         """Writes the fitted estimator to one file, which holds data and nothing that runs.
 
-        Callbacks, `device` and `checkpoint_dir` are not saved. `extra` is JSON of the caller's own,
-        stored in the same file and ignored by `load`. In a process group one process is enough;
+        Callbacks, `device`, `checkpoint_dir` and `rows_dir` are not saved. `extra` is JSON of the
+        caller's own, stored in the same file and ignored by `load`. In a process group one process is enough;
         where all write the same file it is still whole. The training rows that predictions are
         conditioned on are in the file, standardised; without `near_rows` they are not, and what is
-        loaded predicts by the inducing and residual points alone.
+        loaded predicts by the inducing and residual points alone. Rows in a folder (`rows_dir`)
+        stay there, and the file says which folder that is.
         """
         require_fitted(self)
         meta, tensors = self._state()
@@ -115,9 +116,15 @@ class StoredEstimator(Settings, BaseEstimator):
         kernel: Kernel | None = None,
         likelihood: GpytorchLikelihood | Likelihood | None = None,
         device: str | torch.device | None = None,
+        rows_dir: str | Path | None = None,
     ) -> Self:
-        """Reads what `save` wrote; a kernel or likelihood of your own must be passed in."""
-        return cls.from_saved(load_model(path, kernel=kernel, likelihood=likelihood), path, device)
+        """Reads what `save` wrote; a kernel or likelihood of your own must be passed in.
+
+        The folder of a fit with `rows_dir` is looked for beside the file and then where it was
+        when the file was written; `rows_dir` says where else it is.
+        """
+        saved = load_model(path, kernel=kernel, likelihood=likelihood, rows_dir=rows_dir)
+        return cls.from_saved(saved, path, device)
 
     @classmethod
     def from_saved(

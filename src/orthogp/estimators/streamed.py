@@ -31,6 +31,8 @@ from orthogp.training.streams import Owners
 
 # In float64. A table up to this size is read into memory.
 LOADED_BYTES = 2**27
+# Rows in memory of a table whose near rows are in a folder.
+ON_DISK_SAMPLE = 2**16
 
 
 class TableStream(Stream):
@@ -126,7 +128,8 @@ def streamed_data(intake: Intake, source: Source, generator: torch.Generator) ->
         num_rows, settings["validation_fraction"], settings["early_stopping"]
     )
     num_inducing, num_residual = point_counts(settings, num_rows)
-    wanted = num_held_out + max(KMEANS_ROWS, 10 * num_inducing, 2 * num_residual)
+    sampled = KMEANS_ROWS if settings["rows_dir"] is None else ON_DISK_SAMPLE
+    wanted = num_held_out + max(sampled, 10 * num_inducing, 2 * num_residual)
     seed = int(torch.randint(2**62, (), generator=generator))
     rng = np.random.default_rng(seed)
     chosen = rng.choice(num_rows, min(wanted, num_rows), replace=False)

@@ -26,6 +26,7 @@ from orthogp.posterior import (
     Predictor,
     SitePredictor,
     SiteRows,
+    StoredRows,
     Whitened,
     condense,
     kl_divergence,
@@ -37,6 +38,7 @@ from orthogp.posterior.induced import Features, Observations
 from orthogp.posterior.joint import local, mean_at, moments
 from orthogp.posterior.near_rows import near_predictor
 from orthogp.posterior.pathwise import FREQUENCIES, PosteriorFunctions, sample_functions
+from orthogp.posterior.stored_rows import StoredPredictor
 
 # Rows near x where a model has none yet and no number is given.
 NEIGHBORS = 64
@@ -72,7 +74,7 @@ class VariationalGP(nn.Module):
     every output; None where noise is constant.
     """
 
-    near: NearRows | SiteRows | None
+    near: NearRows | SiteRows | StoredRows | None
     log_noise: "VariationalGP | None"
 
     def __init__(
@@ -82,7 +84,7 @@ class VariationalGP(nn.Module):
         basis: Basis,
         mean: Mean | None = None,
         jitter: float | None = None,
-        near: NearRows | SiteRows | None = None,
+        near: NearRows | SiteRows | StoredRows | None = None,
         log_noise: "VariationalGP | None" = None,
     ):
         super().__init__()
@@ -97,9 +99,10 @@ class VariationalGP(nn.Module):
         self.likelihood = likelihood
         self.basis = basis
         self.jitter = chosen_jitter(jitter, basis.beta.dtype)
-        if isinstance(near, NearRows) and not isinstance(likelihood, Gaussian):
+        if isinstance(near, NearRows | StoredRows) and not isinstance(likelihood, Gaussian):
             raise ConfigurationError(
-                f"NearRows are for Gaussian noise; the likelihood is a {type(likelihood).__name__}"
+                f"{type(near).__name__} are for Gaussian noise; the likelihood is a "
+                f"{type(likelihood).__name__}"
             )
         self.register_module("near", near)
         self._cache = ModuleCache()
@@ -177,6 +180,8 @@ class VariationalGP(nn.Module):
             return self.condensed()
         if isinstance(self.near, SiteRows):
             return SitePredictor(self.condensed(), self.near.correction())
+        if isinstance(self.near, StoredRows):
+            return self._stored_predictor(self.near)
         if self._cache.knows(self, "conditional"):
             return self.conditional()
         return self._near_predictor(self.near)
@@ -187,6 +192,12 @@ class VariationalGP(nn.Module):
         That of the basis where no rows are near, with `count` for those to come; the sites of other
         rows are left out. It is kept for as long as the model does not change.
         """
+
+        if isinstance(self.near, StoredRows):
+            raise ConfigurationError(
+                "derivatives, covariances, sample functions and rows that join need near rows in "
+                "memory; the near rows of this model are in a folder"
+            )
 
         def compute() -> NearPredictor:
             if isinstance(self.near, NearRows) and self.near.count > 0:
@@ -265,6 +276,15 @@ class VariationalGP(nn.Module):
                 features = Features.of(self.covariance, self.basis.beta, factor.R, first.x)
             found = near_predictor(self.covariance, first, near.count, features, base)
         return found if near.added == 0 else with_rows(found, last, near.x)
+
+    @torch.no_grad()
+    def _stored_predictor(self, near: StoredRows) -> StoredPredictor:
+        features = None
+        if near.on_beta:
+            beta = self.basis.beta
+            factor = self.basis.factor(self.covariance, self.jitter, robust=True)
+            features = Features.of(self.covariance, beta, factor.R, beta[:0])
+        return near.predictor(self.covariance, self._noise, self.prior_mean, features)
 
     def _basis_predictor(self, count: int) -> NearPredictor:
         gaussian = isinstance(self.likelihood, Gaussian)

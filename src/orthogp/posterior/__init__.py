@@ -4,6 +4,7 @@
 `factor_gaussian` those for Adam; `natural` and `residual` the rules that move q(f_β) and a_γ;
 `predictor` a posterior condensed for prediction; `near_rows` what the rows near x add to it, found
 by `neighbors`, `induced` the q(v) that goes with them, and `sites` the same for any likelihood;
+`stored_rows` the same for rows in a folder, which `row_store` writes and `cells` searches;
 `all_rows` and `solve` the best mean for Gaussian noise; `optimum` the closed forms; `points` where
 β and γ start.
 """
@@ -17,6 +18,7 @@ from orthogp.posterior.points import choose_beta, choose_gamma
 from orthogp.posterior.predictor import Predictor, condense
 from orthogp.posterior.projection import Projection, kl_divergence, marginals
 from orthogp.posterior.sites import AnyPredictor, SitePredictor, SiteRows
+from orthogp.posterior.stored_rows import StoredPredictor, StoredRows
 
 __all__ = [
     "HOLD_FIXED",
@@ -36,6 +38,8 @@ __all__ = [
     "Projection",
     "SitePredictor",
     "SiteRows",
+    "StoredPredictor",
+    "StoredRows",
     "Whitened",
     "choose_beta",
     "choose_gamma",

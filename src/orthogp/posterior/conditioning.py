@@ -78,6 +78,7 @@ def with_rows(p: NearPredictor, new: Observations, x: Float[Tensor, "n d"]) -> N
     rows = Observations(x, y.rows.mT, noise.rows.mT)
     scale = p.covariance.relevance(new.x).sqrt()
     neighbors = p.neighbors
+    assert neighbors is not None, "rows join those that are indexed"
     if not isinstance(neighbors, GrowingNeighbors):
         neighbors = GrowingNeighbors.of(neighbors, p.rows.x, p.rows.y)
     neighbors = neighbors.with_points(new.x.double() * scale, rows.x, rows.y)

@@ -73,13 +73,13 @@ class NearPredictor:
 
     `base` is a posterior whose mean is added; the observations are less that mean then. `dtype` is
     that of K_⊥NN and its factor; what comes out is in float64. `growth` is there once rows have
-    joined (`conditioning`).
+    joined (`conditioning`). Without `neighbors` it is told which rows are near.
     """
 
     covariance: Covariance
     rows: Observations
     count: int
-    neighbors: Neighbors | GrowingNeighbors
+    neighbors: Neighbors | GrowingNeighbors | None
     features: Features | None
     induced: InducedPosterior | None
     base: Predictor | None = None
@@ -102,6 +102,19 @@ class NearPredictor:
             mean = mean + self.base.mean(x)
         return mean, variance.expand_as(mean)
 
+    @torch.no_grad()
+    def marginals_given(
+        self, x: Float[Tensor, "m d"], near: Int[Tensor, "m k"]
+    ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "c m"]]:
+        """Mean and variance at x given these rows, as if they were the nearest."""
+        parts, _ = self._chunks(x, None)
+        chosen, found = near.split(max(1, len(parts[0]))), []
+        with self.covariance.parameters_read_once(x):
+            for part, rows in zip(parts, chosen, strict=True):
+                found.append(self._from_local(self._local_given(rows, part), part, None))
+        mean, variance = (torch.cat(part, dim=1) for part in zip(*found, strict=True))
+        return mean, variance.expand_as(mean)
+
     def leave_one_out(
         self, rows: Int[Tensor, " m"]
     ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "c m"]]:
@@ -113,6 +126,7 @@ class NearPredictor:
         self, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None = None
     ) -> Int[Tensor, "m k"]:
         scaled = x.double() * self.covariance.relevance(x).sqrt()
+        assert self.neighbors is not None, "rows that are not indexed are given"
         return self.neighbors.nearest(scaled, self.count, without)
 
     @torch.no_grad()
@@ -164,7 +178,11 @@ class NearPredictor:
     def _marginals(
         self, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None
     ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "s m"]]:
-        local = self._local(x, without)
+        return self._from_local(self._local(x, without), x, without)
+
+    def _from_local(
+        self, local: _Local, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None
+    ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "s m"]]:
         mean, variance = dot(local.c, self.rows.y[:, local.near].double()), local.variance
         if self.induced is not None:
             assert local.w is not None
@@ -175,7 +193,10 @@ class NearPredictor:
         )
 
     def _local(self, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None = None) -> _Local:
-        near, x = self.nearest(x, without), x.double()
+        return self._local_given(self.nearest(x, without), x)
+
+    def _local_given(self, near: Int[Tensor, "m k"], x: Float[Tensor, "m d"]) -> _Local:
+        x = x.double()
         w = None if self.features is None else self.features(x)
         kernel = self._compiled_kernel()
         if near.shape[1] == 0:
@@ -375,14 +396,14 @@ def near_predictor(
         if features is not None:
             induced = induced_posterior(covariance, features, rows, leaf=count)
     found = NearPredictor(covariance, rows, count, neighbors, features, induced, base)
-    wide = _stored(found, torch.float64)
+    wide = computing_in(found, torch.float64)
     if rows.x.dtype != torch.float32 or len(rows) < 2:
         return wide
-    narrow = _stored(found, torch.float32)
+    narrow = computing_in(found, torch.float32)
     return narrow if _rounding_is_small(narrow, wide) else wide
 
 
-def _stored(p: NearPredictor, dtype: torch.dtype) -> NearPredictor:
+def computing_in(p: NearPredictor, dtype: torch.dtype) -> NearPredictor:
     """The predictor that works in this dtype, with W as it reads it."""
     if p.features is None:
         return replace(p, dtype=dtype)
@@ -397,11 +418,19 @@ def _stored(p: NearPredictor, dtype: torch.dtype) -> NearPredictor:
 def _rounding_is_small(narrow: NearPredictor, wide: NearPredictor) -> bool:
     """Whether the two agree at some of the rows, each given the others."""
     rows = torch.arange(0, len(wide.rows), -(-len(wide.rows) // PROBES), device=wide.device)
-    mean, variance = wide.leave_one_out(rows)
+    moments = wide.leave_one_out(rows)
     try:
-        other_mean, other_variance = narrow.leave_one_out(rows)
+        others = narrow.leave_one_out(rows)
     except NumericalError:
         return False
-    total = variance + wide.rows.noise[:, rows]
+    return moves_little(moments, others, wide.rows.noise[:, rows])
+
+
+def moves_little(
+    moments: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor], noise: Float[Tensor, "s n"]
+) -> bool:
+    """Whether the other means and variances are the same but for little of the spread."""
+    (mean, variance), (other_mean, other_variance) = moments, others
+    total = variance + noise
     moved = (other_mean - mean).abs() / total.sqrt(), (other_variance - variance).abs() / total
     return all(bool((share <= LARGEST_ROUNDING).all()) for share in moved)

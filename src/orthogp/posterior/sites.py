@@ -24,6 +24,7 @@ from orthogp.posterior.induced import Observations
 from orthogp.posterior.near_rows import NearPredictor, near_predictor
 from orthogp.posterior.neighbors import canonical_order
 from orthogp.posterior.predictor import Predictor
+from orthogp.posterior.stored_rows import StoredPredictor
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class SitePredictor:
         return self.base.full_covariance(x)
 
 
-AnyPredictor = Predictor | NearPredictor | SitePredictor
+AnyPredictor = Predictor | NearPredictor | SitePredictor | StoredPredictor
 
 
 class SiteRows(nn.Module):

@@ -30,12 +30,12 @@ from orthogp.storage.modules import (
     tensors_of,
     tensors_under,
 )
-from orthogp.storage.near import describe_near, restore_near
+from orthogp.storage.near import describe_near, restore_near, rows_folder
 from orthogp.storage.recipes import Tensors, is_finite_number
 
 KIND = "model"
 # A minor version adds what an older reader may ignore; anything else is a major version.
-FORMAT = (1, 8)
+FORMAT = (1, 9)
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,23 @@ def load_model(
     likelihood: object = None,
     mean: Mean | None = None,
     device: str | torch.device = "cpu",
+    rows_dir: str | Path | None = None,
 ) -> Saved:
     """Reads what `save_model` wrote; any other file is a `FileError`.
 
     A kernel, likelihood or mean that is not on the list is passed in; a copy of it takes the
     parameters of the file. What is passed in is used even where the file describes it.
+
+    Near rows that are in a folder of their own are looked for in `rows_dir` where it is given, else
+    in a folder of the same name beside the file, and then where they were when it was written.
     """
     path = Path(path)
     tensors, header = files.read(path, KIND)
-    passed = {"kernel": kernel, "likelihood": likelihood, "mean": mean}
+    passed = {"kernel": kernel, "likelihood": likelihood, "mean": mean, "folders": []}
+    written = rows_folder(header.get("near"))
+    if written is not None:
+        beside = [path.parent / written.name, written]
+        passed["folders"] = beside if rows_dir is None else [Path(rows_dir)]
     try:
         saved = _assemble(tensors, header, passed)
     except OrthogpError as error:
@@ -126,7 +134,7 @@ def _assemble(tensors: Tensors, header: Description, passed: dict[str, Any]) -> 
     # Formats before 1.4 had none.
     if header.get("near") is not None:
         stored = tensors_under(tensors, "near")
-        near = restore_near(header["near"], stored, basis, passed["kernel"])
+        near = restore_near(header["near"], stored, basis, passed["kernel"], passed["folders"])
     log_noise = None
     # Formats before 1.7 had none.
     if header.get("log_noise") is not None:

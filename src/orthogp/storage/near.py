@@ -1,12 +1,14 @@
 """The rows that a model's predictions are conditioned on, as JSON and tensors, and back."""
 
 from copy import deepcopy
+from pathlib import Path
 
 from gpytorch.kernels import Kernel
 from torch import Tensor
 
 from orthogp.errors import FileError
-from orthogp.posterior import Basis, NearRows, SiteRows
+from orthogp.posterior import Basis, NearRows, SiteRows, StoredRows
+from orthogp.posterior.row_store import RowStore
 from orthogp.storage.modules import (
     Description,
     build_module,
@@ -14,10 +16,15 @@ from orthogp.storage.modules import (
     fill,
     tensors_under,
 )
-from orthogp.storage.recipes import Tensors
+from orthogp.storage.recipes import Tensors, is_finite_number
 
 
-def describe_near(near: NearRows | SiteRows) -> Description:
+def describe_near(near: NearRows | SiteRows | StoredRows) -> Description:
+    if isinstance(near, StoredRows):
+        # Under a name of its own: formats before 1.9 know no rows outside of the file.
+        found = {"folder": str(near.folder), "identity": near.store.identity}
+        settings = {key: getattr(near, key) for key in ("count", "probes", "recall", "narrow")}
+        return {"in_folder": found | settings}
     if isinstance(near, SiteRows):
         return {"count": near.count, "kernel": describe_module(near.kernel)}
     found = {"count": near.count, "on_mean": near.on_mean, "on_beta": near.on_beta}
@@ -28,12 +35,19 @@ def describe_near(near: NearRows | SiteRows) -> Description:
 
 
 def restore_near(
-    description: Description, tensors: Tensors, basis: Basis, kernel: Kernel | None
-) -> NearRows | SiteRows:
+    description: Description,
+    tensors: Tensors,
+    basis: Basis,
+    kernel: Kernel | None,
+    folders: list[Path],
+) -> NearRows | SiteRows | StoredRows:
     """The rows described, which must be for this basis.
 
-    `kernel` is one passed in, for a residual process whose kernel no file can describe.
+    `kernel` is one passed in, for a residual process whose kernel no file can describe. Rows that
+    are not in the file are in the first of the `folders` that has them.
     """
+    if "in_folder" in description:
+        return _restore_stored(description["in_folder"], tensors, basis, folders)
     description = description.get("joined", description)
     count = description["count"]
     if type(count) is not int or count < 0:
@@ -73,6 +87,54 @@ def _restore_sites(
         kernel = deepcopy(passed).cpu()
         fill(kernel, stored)
     return SiteRows(x, residual, float(noise), float(weight), kernel, count)
+
+
+def rows_folder(description: Description | None) -> Path | None:
+    """The folder in which the rows were when the file was written; None where they are in it."""
+    if not isinstance(description, dict) or "in_folder" not in description:
+        return None
+    return Path(str(description["in_folder"]["folder"]))
+
+
+def _restore_stored(
+    description: Description, tensors: Tensors, basis: Basis, folders: list[Path]
+) -> StoredRows:
+    names = ("count", "probes", "recall", "narrow")
+    count, probes, recall, narrow = (description[name] for name in names)
+    whole = all(type(number) is int and number > 0 for number in (count, probes))
+    if not whole or type(narrow) is not bool or not is_finite_number(recall):
+        raise FileError("its near rows have settings of the wrong type")
+    store = _store_of(str(description["identity"]), folders)
+    latents, size = basis.num_latents, len(basis.beta)
+    if (store.inputs, store.outputs) != (basis.beta.shape[1], latents):
+        raise FileError(f"the rows of {store.folder} have other inputs or outputs than its model")
+    S, b = tensors.get("S"), tensors.get("b")
+    if (S is None) != (b is None):
+        raise FileError("the q(v) of its near rows is not whole")
+    if S is not None and b is not None:
+        shapes = S.shape in ((1, size, size), (latents, size, size)), b.shape == (latents, size)
+        if not all(shapes) or not bool(S.isfinite().all() and b.isfinite().all()):
+            raise FileError("the q(v) of its near rows does not agree with its basis")
+    return StoredRows(store, count, probes, float(recall), narrow, S, b)
+
+
+def _store_of(identity: str, folders: list[Path]) -> RowStore:
+    """The first of these folders with the rows of this identity."""
+    found = []
+    for folder in folders:
+        try:
+            store = RowStore.open(folder)
+        except FileError as error:
+            found.append(str(error))
+            continue
+        if store.identity == identity:
+            return store
+        found.append(f"{folder} has the rows of another fit")
+    reasons = "; ".join(dict.fromkeys(found))
+    raise FileError(
+        "the rows that its predictions are conditioned on are in a folder of their own, which was "
+        f"not found ({reasons}); put it beside the file, or name it with load(path, rows_dir=…)"
+    )
 
 
 def _require_rows(basis: Basis, x: Tensor, y: Tensor, *others: Tensor) -> None:

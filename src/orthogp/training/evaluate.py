@@ -12,7 +12,7 @@ from orthogp.likelihoods import Likelihood
 from orthogp.likelihoods.row_noise import log_jacobian, with_unit_scale
 from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP
-from orthogp.posterior import AnyPredictor, Basis, kl_divergence, marginals
+from orthogp.posterior import AnyPredictor, Basis, StoredPredictor, kl_divergence, marginals
 from orthogp.training.batches import ColumnSampler, Rows
 from orthogp.training.streams import Stream
 
@@ -114,7 +114,10 @@ def predict_in_chunks(
     def predict(part: Tensor) -> tuple[Tensor, Tensor]:
         return model.predict(part.to(device), predictor)
 
-    yield from _in_memory([x], prediction_rows(model.basis), device, predict)
+    size = prediction_rows(model.basis)
+    if isinstance(predictor, StoredPredictor):
+        size = predictor.block_rows
+    yield from _in_memory([x], size, device, predict)
 
 
 def latents_at(

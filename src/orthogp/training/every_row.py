@@ -82,7 +82,7 @@ Score = Callable[[LeftOut], float]
 
 def condition_exactly(model: VariationalGP, rows: Rows) -> Conditioned:
     """The exact process, for a model whose β are all rows; the rows are held for more to join."""
-    table = _Table(model, rows, torch.arange(len(rows)))
+    table = RowTable(model, rows, torch.arange(len(rows)))
     mean, variance = leave_one_out(
         model.covariance, table.observed.x, table.observed.y, table.observed.noise
     )
@@ -108,7 +108,7 @@ def condition_on_rows(
     """
     if chosen is None:
         chosen = torch.randperm(len(rows), generator=generator)[:MOST_LEFT_OUT]
-    table = _Table(model, rows, chosen)
+    table = RowTable(model, rows, chosen)
     best, best_score = None, -math.inf
     for count, on_beta in [(count, on_beta) for count in counts for on_beta in (False, True)]:
         found = table.near(count, on_beta)
@@ -150,7 +150,7 @@ class _Trial:
     by_near_rows: LeftOut
 
 
-class _Table:
+class RowTable:
     """The rows of a model as observations, and those of them that are left out."""
 
     def __init__(self, model: VariationalGP, rows: Rows, chosen: Int[Tensor, " m"]):

@@ -158,14 +158,18 @@ def learn_to_predict(
     max_steps: int | None = None,
     report: Callable[[int, float], None] = lambda step, density: None,
     checkpoint: SearchCheckpoint | None = None,
+    centres: Int[Tensor, " m"] | None = None,
 ) -> Learned:
     """Moves the hyperparameters by at most `max_steps` steps.
 
     `report` is called with the steps so far and the density that they have reached. A search
     with a `checkpoint` saves after every round, and goes on from what is saved to the same end. An
     interrupt ends it with the best values so far.
+
+    With `centres` the rows are these and those near them in a larger table: only patches around
+    them are climbed by and only they are left out, from values that other rows have led to.
     """
-    search = _Search(hyperparameters, rows, generator)
+    search = _Search(hyperparameters, rows, generator, centres)
     stages = search.stages()
     saved = None if checkpoint is None else checkpoint.load()
     if saved is None:
@@ -210,7 +214,13 @@ def learn_to_predict(
 class _Search:
     """The objectives, each a mean over rows."""
 
-    def __init__(self, hyperparameters: Hyperparameters, rows: Rows, generator: torch.Generator):
+    def __init__(
+        self,
+        hyperparameters: Hyperparameters,
+        rows: Rows,
+        generator: torch.Generator,
+        centres: Int[Tensor, " m"] | None = None,
+    ):
         self.hyperparameters, self.covariance, self.generator = (
             hyperparameters,
             hyperparameters.covariance,
@@ -223,14 +233,18 @@ class _Search:
         self.noise_scale = (
             None if scale is None else latents_first(scale).to(self.device, torch.float64)
         )
-        self.exact = len(self.x) <= self._on_device(MOST_EXACT)
+        self.centres = None if centres is None else centres.to(self.device)
+        self.exact = centres is None and len(self.x) <= self._on_device(MOST_EXACT)
         self._choose_judged()
 
     def _choose_judged(self) -> None:
         self._first_state = self.generator.get_state()
         # At most half of the rows, so that enough are left to climb by.
-        count = min(self._on_device(JUDGED), len(self.x) // 2)
-        self.judged, self.others = self._sample(len(self.x)).tensor_split([count])
+        among = len(self.x) if self.centres is None else len(self.centres)
+        count = min(self._on_device(JUDGED), among // 2)
+        order = self._sample(among, among)
+        order = order if self.centres is None else self.centres[order]
+        self.judged, self.others = order.tensor_split([count])
 
     def state(self) -> dict[str, Tensor]:
         """What the next round depends on beside the hyperparameters: the generator's state, and
@@ -251,6 +265,10 @@ class _Search:
             return [tied, self._by_newton("evidence", "tied", count, EVALUATIONS)]
         if self.exact:
             return [tied, some, self._by_newton("evidence", "some_rows", count, LAST_EVALUATIONS)]
+        patches = self._by_adam("patches", None, self.evidence_of_patches, PATCH_STEPS)
+        left_out = self._by_adam("leave_one_out", None, self.leave_one_out, LEAVE_ONE_OUT_STEPS)
+        if self.centres is not None:
+            return [patches, left_out]
         affordable = math.isqrt(affordable_bytes(self.device) // (8 * MATRICES))
         most = min(self._on_device(MANY_ROWS), affordable)
         many = self._by_newton("many_rows", None, most, LAST_EVALUATIONS, margin=-LEAST_GAIN)
@@ -258,9 +276,9 @@ class _Search:
             tied,
             some,
             self._by_adam("evidence", "start", self.evidence_of_random_rows, EVIDENCE_STEPS),
-            self._by_adam("patches", None, self.evidence_of_patches, PATCH_STEPS),
+            patches,
             *([many] if most > first else []),
-            self._by_adam("leave_one_out", None, self.leave_one_out, LEAVE_ONE_OUT_STEPS),
+            left_out,
         ]
 
     def _by_adam(
@@ -298,7 +316,9 @@ class _Search:
             return self.evidence_of_random_rows(step)
         if step % REFRESH == 0:
             self._neighbors = self._tree()
-        centre = self._neighbors.points[self._sample(1)]
+        chosen = self._sample(1, None if self.centres is None else len(self.others))
+        chosen = chosen if self.centres is None else self.others[chosen]
+        centre = self._neighbors.points[chosen]
         return self._evidence(self._neighbors.nearest(centre, self._on_device(BLOCK_ROWS))[0])
 
     def leave_one_out(self, step: int) -> Tensor:

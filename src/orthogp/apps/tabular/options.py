@@ -28,6 +28,10 @@ HELP = {
         MODEL,
         "Rows near x that predictions are conditioned on besides: a number, auto, or 0 for none.",
     ),
+    "rows_dir": (
+        MODEL,
+        "A new folder for the rows of a table beyond memory, which predictions are conditioned on.",
+    ),
     "objective": (
         MODEL,
         "What hyperparameters are learned from: auto, leave_one_out (with near rows) or bound.",

@@ -1,0 +1,122 @@
+"""A fit with near rows of a table that no memory holds, for Gaussian noise.
+
+Hyperparameters are learned from a sample of the rows. With the lengthscales found all rows are
+written to a folder, in cells of neighbours, in one pass; hyperparameters are then learned further
+from rows at their true density, some rows and all that are near them. Calibration is by rows that
+are held out.
+"""
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpytorch.means import Mean
+
+from orthogp.estimators.defaults import training_config
+from orthogp.estimators.intake import FitData
+from orthogp.estimators.near_fit import Calibrate, NearFit, calibration_of, log_densities
+from orthogp.estimators.near_rows import (
+    LEARNING_SHARE,
+    NearSettings,
+    allow_little_noise,
+    choose_inducing_points,
+    in_canonical_order,
+    near_model,
+    search_run,
+    warn_of_unused,
+)
+from orthogp.estimators.start import given_points, own_kernel
+from orthogp.kernel.covariance import Covariance
+from orthogp.likelihoods import Gaussian, Likelihood
+from orthogp.model import require_evaluable
+from orthogp.posterior.row_store import remove_store
+from orthogp.training import Stream
+from orthogp.training.every_row import LeftOut
+from orthogp.training.hyperparameters import Hyperparameters
+from orthogp.training.predictive import learn_to_predict
+from orthogp.training.rows_on_disk import condition_on_store, neighbourhoods, write_rows
+
+# w of every near row is computed for each prediction: so many β double its time.
+MOST_INDUCING = 128
+
+
+def fit_on_disk(
+    settings: Mapping[str, Any],
+    data: FitData,
+    prior: tuple[Likelihood, Mean | None, float],
+    near: NearSettings,
+    calibrate: Calibrate,
+    device: torch.device,
+    generator: torch.Generator,
+) -> NearFit:
+    """A model whose near rows are those of `settings["rows_dir"]`, which this writes."""
+    # Refuses invalid settings, as in any other fit.
+    config = training_config(settings, data.num_rows, gaussian=True, seed=0)
+    given_points(settings, "residual_points", data.units.inputs)
+    warn_of_unused(settings)
+    deadline = time.monotonic() + (math.inf if config.max_time is None else config.max_time)
+    likelihood, mean, variance = prior
+    stream, held_out = data.train, data.held_out
+    assert isinstance(likelihood, Gaussian)
+    assert isinstance(stream, Stream)
+    assert held_out is not None
+    sample = in_canonical_order(data.sample)
+    kernel = own_kernel(settings, sample.x, len(sample), variance, data.units.groups).to(device)
+    likelihood = likelihood.to(device)
+    if settings["likelihood"] is None:
+        allow_little_noise(likelihood)
+    found = Hyperparameters(Covariance(kernel), likelihood)
+    require_evaluable(found.covariance, sample.x[:1].to(device))
+    learns = settings["train_hyperparameters"] and bool(found.parameters)
+    most = None if settings["max_steps"] is None else config.max_steps
+    run, steps = search_run(settings, found, sample, most, generator), 0
+
+    def limit() -> float:
+        now = time.monotonic()
+        return now + LEARNING_SHARE * (deadline - now)
+
+    if learns:
+        with run.reported():
+            learned = learn_to_predict(
+                found, sample, generator, limit(), most, run.report, checkpoint=run
+            )
+            steps, run.reason = learned.steps, "interrupt" if learned.interrupted else "steps"
+
+    def scale() -> torch.Tensor:
+        with torch.no_grad():
+            return found.covariance.relevance(sample.x[:1].to(device)).sqrt()
+
+    folder = Path(settings["rows_dir"]).resolve()
+    began = time.monotonic()
+    store = write_rows(folder, stream, sample, scale())
+    try:
+        if learns and run.reason != "interrupt":
+            order = torch.randperm(len(sample), generator=generator)
+            rows, centres = neighbourhoods(
+                store, sample.x[order], scale(), single=sample.y.ndim == 1
+            )
+            left = None if most is None else max(0, most - steps)
+            steps += learn_to_predict(found, rows, generator, limit(), left, centres=centres).steps
+        beta = given_points(settings, "inducing_points", data.units.inputs)
+        if beta is None:
+            beta = choose_inducing_points(
+                settings, sample, found.covariance, MOST_INDUCING, generator
+            )
+        model = near_model(settings, kernel, likelihood, mean, beta)
+
+        def score(left_out: LeftOut) -> float:
+            calibration = calibration_of(model, left_out, calibrate)
+            return float(log_densities(model, left_out, calibration).mean())
+
+        best = condition_on_store(model, sample, store, near.counts, held_out, score)
+        calibration = calibration_of(best.model, best.left_out, calibrate)
+    except BaseException:
+        remove_store(folder)
+        raise
+    return NearFit(
+        best.model, best.predictor, best.left_out, calibration, tuple(run.history), steps,
+        time.monotonic() - began,
+    )  # fmt: skip
