@@ -1,6 +1,7 @@
 """A step by one and by two processes on loopback, beside the model of docs/scaling-measured.md.
 
     OMP_NUM_THREADS=1 python benchmarks/ranks.py [--sizes 300:700,300:7000] [--repeats 40]
+    BATCH=8192 OMP_NUM_THREADS=1 python benchmarks/ranks.py   # for a larger batch than 1024
     python benchmarks/ranks.py --model
 
 The first measures here, with gloo: the all-reduce of a small and of a large message, the step with
@@ -30,6 +31,8 @@ from orthogp.training.sharing import deal, make_shards
 from orthogp.training.step import Step
 
 SMALL, LARGE = 1, 2**20
+# Of the environment, so that the processes that are started have it too.
+STEP_ROWS = int(os.environ.get("BATCH", BATCH))
 HEADING = (
     "| work | γ | step, ms | without messages | modelled | messages | largest, ms | modelled |\n"
     "|---|---|---|---|---|---|---|---|"
@@ -40,19 +43,21 @@ ROWS, STEPS = 100_000, 2
 def make_step(inducing: int, residual: int, sharded: bool, team: Team) -> Step:
     """A step whose batch is this process's share of 1024 rows of 8 inputs."""
     rng = torch.Generator().manual_seed(0)
-    beta, gamma, x = (torch.randn(n, INPUTS, generator=rng) for n in (inducing, residual, BATCH))
+    beta, gamma, x = (
+        torch.randn(n, INPUTS, generator=rng) for n in (inducing, residual, STEP_ROWS)
+    )
     kernel = default_kernel(INPUTS)
     basis = build_basis("orthogonal", kernel, beta, gamma, 1)
     model = VariationalGP(kernel, Gaussian(1), basis)
     config = TrainingConfig(shard_residual=sharded)
-    columns, shards = config.columns(residual), make_shards(basis, config, team, BATCH, False)
+    columns, shards = config.columns(residual), make_shards(basis, config, team, STEP_ROWS, False)
     if shards is not None:
         deal(basis, shards)
         own = team.share(shards.num_columns)
         columns = own.stop - own.start
-    own_rows = team.share(BATCH)
+    own_rows = team.share(STEP_ROWS)
     batch = [x[own_rows], torch.sin(x.sum(1))[own_rows]]
-    step = Step(model, config, ROWS, batch, columns, team, BATCH)
+    step = Step(model, config, ROWS, batch, columns, team, STEP_ROWS)
     step.rates.copy_(torch.tensor([1e-4, 1e-3, 1e-4]))
     step.refresh()
     return step

@@ -57,6 +57,24 @@ def test_a_restored_feed_goes_on_with_the_same_rows(before):
         assert torch.equal(seen(again, 30), expected)
 
 
+def test_several_readers_change_nothing(monkeypatch):
+    def batches():
+        stream = numbered((5, 3, 0, 4, 9, 1, 3))
+        stream.concurrent = True
+        feed = make_feed(stream, 4, 7, Team(), CPU, torch.float32)
+        first = seen(feed, 5)
+        state = feed.state()
+        rest = seen(feed, 30)
+        feed.restore(state)
+        return first, rest, seen(feed, 30)
+
+    expected = batches()
+    monkeypatch.setitem(streams.READERS, "cpu", 3)
+    found = batches()
+    assert all(map(torch.equal, found, expected))
+    assert torch.equal(found[1], found[2])
+
+
 def test_processes_read_blocks_of_their_own():
     sizes, teams = (3,) * 16, [Team(rank, 3) for rank in range(3)]
     assert len(sizes) >= BLOCKS_A_PROCESS * len(teams)

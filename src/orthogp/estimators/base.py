@@ -4,7 +4,6 @@ import math
 from abc import abstractmethod
 from copy import deepcopy
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -57,6 +56,7 @@ from orthogp.estimators.start import new_model
 from orthogp.estimators.streamed import is_large, loaded, streamed_data
 from orthogp.estimators.targets import Learner, Targets
 from orthogp.execution.team import current_team
+from orthogp.execution.urls import locate
 from orthogp.likelihoods import Likelihood
 from orthogp.model import VariationalGP
 from orthogp.posterior import NearRows, Orthogonal, SiteRows, StoredRows
@@ -337,7 +337,7 @@ class OrthogonalGP(ExplainedEstimator):
             return
         folder = self.checkpoint_dir
         # It has another configuration than the first run, so checkpoints of its own.
-        folder = None if folder is None else Path(folder) / "held-out"
+        folder = None if folder is None else locate(folder) / "held-out"
         training.fit(model, rows, last, checkpoint_dir=folder)
 
 

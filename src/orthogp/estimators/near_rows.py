@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +33,7 @@ from orthogp.estimators.settings import Settings
 from orthogp.estimators.start import given_points, own_kernel
 from orthogp.estimators.targets import NumberTargets
 from orthogp.execution.team import current_team
+from orthogp.execution.urls import locate
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood
 from orthogp.likelihoods.targets import latents_first
@@ -215,7 +215,7 @@ def fit_near(
         found = Hyperparameters(Covariance(kernel), likelihood)
         # Callbacks have heard of the end of the search.
         folder = settings["checkpoint_dir"]
-        folder = None if folder is None else Path(folder) / "noise"
+        folder = None if folder is None else locate(folder) / "noise"
         seed = generator.initial_seed()
         run = SearchRun((), search_checkpoints(folder, found, rows, most, seed))
         again = problem.solve(rows, found, run, deadline, first.left_out.rows)

@@ -9,12 +9,12 @@ are held out.
 import math
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from gpytorch.means import Mean
 
+from orthogp.errors import ConfigurationError
 from orthogp.estimators.defaults import training_config
 from orthogp.estimators.intake import FitData
 from orthogp.estimators.near_fit import Calibrate, NearFit, calibration_of, log_densities
@@ -29,6 +29,7 @@ from orthogp.estimators.near_rows import (
     warn_of_unused,
 )
 from orthogp.estimators.start import given_points, own_kernel
+from orthogp.execution.urls import RemotePath, locate
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood
 from orthogp.model import require_evaluable
@@ -57,6 +58,9 @@ def fit_on_disk(
     config = training_config(settings, data.num_rows, gaussian=True, seed=0)
     given_points(settings, "residual_points", data.units.inputs)
     warn_of_unused(settings)
+    folder = locate(settings["rows_dir"])
+    if isinstance(folder, RemotePath):
+        raise ConfigurationError(f"rows_dir is {folder}; predictions need a folder of this machine")
     deadline = time.monotonic() + (math.inf if config.max_time is None else config.max_time)
     likelihood, mean, variance = prior
     stream, held_out = data.train, data.held_out
@@ -89,9 +93,8 @@ def fit_on_disk(
         with torch.no_grad():
             return found.covariance.relevance(sample.x[:1].to(device)).sqrt()
 
-    folder = Path(settings["rows_dir"]).resolve()
     began = time.monotonic()
-    store = write_rows(folder, stream, sample, scale())
+    store = write_rows(folder.resolve(), stream, sample, scale())
     try:
         if learns and run.reason != "interrupt":
             order = torch.randperm(len(sample), generator=generator)

@@ -96,11 +96,11 @@ class StoredEstimator(Settings, BaseEstimator):
         """Writes the fitted estimator to one file, which holds data and nothing that runs.
 
         Callbacks, `device`, `checkpoint_dir` and `rows_dir` are not saved. `extra` is JSON of the
-        caller's own, stored in the same file and ignored by `load`. In a process group one process is enough;
-        where all write the same file it is still whole. The training rows that predictions are
-        conditioned on are in the file, standardised; without `near_rows` they are not, and what is
-        loaded predicts by the inducing and residual points alone. Rows in a folder (`rows_dir`)
-        stay there, and the file says which folder that is.
+        caller's own, stored in the same file and ignored by `load`. In a process group one process
+        is enough; where all write the same file it is still whole. The training rows that
+        predictions are conditioned on are in the file, standardised; without `near_rows` they are
+        not, and what is loaded predicts by the inducing and residual points alone. Rows in a folder
+        (`rows_dir`) stay there, and the file says which folder that is.
         """
         require_fitted(self)
         meta, tensors = self._state()

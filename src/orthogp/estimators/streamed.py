@@ -51,6 +51,7 @@ class TableStream(Stream):
         if isinstance(source, Shards):
             no_rows = tuple(part[:0] for part in sample.parts())
             self.owners = Owners(source.team, source.ranks, no_rows)
+        self.concurrent = source.concurrent
         starts = np.cumsum([0, *source.sizes])
         self.starts: list[int] = starts[:-1].tolist()
         absent = np.diff(np.searchsorted(left_out, starts))

@@ -12,6 +12,7 @@ import os
 import secrets
 from collections.abc import Iterable, Iterator
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +21,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from orthogp.errors import FileError
+from orthogp.execution.urls import RemotePath
 
 try:
     import fcntl
@@ -37,7 +39,9 @@ UNREADABLE = (
 )  # fmt: skip
 
 
-def write(path: Path, kind: str, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None:
+def write(
+    path: Path | RemotePath, kind: str, tensors: dict[str, Tensor], meta: dict[str, Any]
+) -> None:
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     payload = save(plain, metadata={"orthogp": json.dumps(meta, allow_nan=True)})
     length = int.from_bytes(payload[:8], "little")
@@ -50,11 +54,15 @@ def write(path: Path, kind: str, tensors: dict[str, Tensor], meta: dict[str, Any
     write_atomically(path, [_magic(kind), digest, b"\n", payload])
 
 
-def write_atomically(path: Path, parts: Iterable[bytes], mode: int = 0o666) -> None:
+def write_atomically(path: Path | RemotePath, parts: Iterable[bytes], mode: int = 0o666) -> None:
     """The file is either the old one or the whole new one, never a part.
 
-    It has the permissions of `mode`, less those that the process's umask withholds.
+    It has the permissions of `mode`, less those that the process's umask withholds. Other stores
+    than the local one have their own, and are as atomic as they put a file in one request.
     """
+    if isinstance(path, RemotePath):
+        path.write_bytes(b"".join(parts))
+        return
     try:
         with whole_file(path, mode) as file:
             file.writelines(parts)
@@ -90,8 +98,10 @@ def whole_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
             temporary.unlink(missing_ok=True)
 
 
-def remove_leftovers(folder: Path, names: str) -> None:
+def remove_leftovers(folder: Path | RemotePath, names: str) -> None:
     """Removes unfinished files whose writer is gone; `names` is a pattern of the finished ones."""
+    if isinstance(folder, RemotePath):
+        return
     for path in folder.glob(f".{names}.{'[0-9a-f]' * (2 * TOKEN_BYTES)}.tmp"):
         with contextlib.suppress(OSError), open(path, "rb") as file:
             if _locked(file, wait=False):
@@ -121,9 +131,11 @@ def _locked(file: BinaryIO, wait: bool) -> bool:
     return True
 
 
-def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def read(path: Path | RemotePath, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and the JSON of a file of this kind; anything else is a `FileError`."""
     try:
+        if isinstance(path, RemotePath):
+            return _read(BytesIO(path.read_bytes()), path, kind)
         # A pipe would be waited for, and a device may never end.
         if path.exists() and not path.is_file():
             raise FileError(f"{path} could not be read: it is not a regular file")
@@ -137,13 +149,16 @@ def read(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise FileError(f"{path} could not be read: {reason}") from error
 
 
-def _read(file: BinaryIO, path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _read(
+    file: BinaryIO | BytesIO, path: Path | RemotePath, kind: str
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     magic = _magic(kind)
     if file.read(len(magic)) != magic:
         raise FileError(f"{path} is not an orthogp {kind}")
     digest = file.read(DIGEST_LENGTH + 1)
     start = file.tell()
-    size = os.fstat(file.fileno()).st_size - start
+    size = file.seek(0, os.SEEK_END) - start
+    file.seek(start)
     try:
         header = _header(file, size)
         file.seek(start)
@@ -157,7 +172,7 @@ def _read(file: BinaryIO, path: Path, kind: str) -> tuple[dict[str, Tensor], dic
         raise FileError(f"{path} is damaged: {error!s:.200}") from error
 
 
-def _header(file: BinaryIO, size: int) -> dict[str, Any]:
+def _header(file: BinaryIO | BytesIO, size: int) -> dict[str, Any]:
     """The table of tensors, after a check that the file is long enough for them."""
     length = int.from_bytes(file.read(8), "little")
     if length > LARGEST_HEADER:

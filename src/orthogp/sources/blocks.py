@@ -1,5 +1,6 @@
 """Tables in blocks of rows, for data that are not in memory all at once."""
 
+import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ class Source(ABC):
 
     # Rows of every block.
     sizes: tuple[int, ...]
+    # Whether several threads may read blocks at once.
+    concurrent: bool = False
 
     @abstractmethod
     def read(self, number: int) -> RowBlock:
@@ -52,6 +55,8 @@ class Source(ABC):
 class ArrayTable(Source):
     """Rows of a memory-mapped array, with their targets and weights."""
 
+    concurrent = True
+
     def __init__(self, X: NDArray, y: Any, weight: Any = None):
         self.X, self.y = X, y if isinstance(y, np.ndarray) else np.asarray(y)
         self.weight = None if weight is None else np.asarray(weight)
@@ -65,7 +70,10 @@ class ArrayTable(Source):
     def read(self, number: int) -> RowBlock:
         rows = self._rows(number)
         weight = None if self.weight is None else self.weight[rows]
-        return RowBlock(np.asarray(self.X[rows]), np.asarray(self.y[rows]), weight)
+        block = RowBlock(np.array(self.X[rows]), np.array(self.y[rows]), weight)
+        _release(self.X)
+        _release(self.y)
+        return block
 
     def place(self, number: int) -> str:
         rows = self._rows(number)
@@ -129,6 +137,16 @@ class DatasetTable(Source):
 
 def _block_sizes(count: int, size: int) -> tuple[int, ...]:
     return tuple(min(size, count - start) for start in range(0, count, size))
+
+
+def _release(array: NDArray) -> None:
+    """Gives back the pages of a memory map that were read: they count as the process's memory.
+
+    Not those of a map whose changes are in memory alone.
+    """
+    mapped = getattr(array, "_mmap", None)
+    if mapped is not None and getattr(array, "mode", "c") != "c" and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _array(value: Any) -> NDArray:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from orthogp.errors import DataError, FileError
+from orthogp.execution.urls import RemotePath, locate
 from orthogp.sources.blocks import RowBlock, Source
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ class ParquetTable(Source):
     others; `weight` is a column of row weights.
     """
 
+    concurrent = True
+
     def __init__(
         self,
         path: str | Path,
@@ -31,8 +34,8 @@ class ParquetTable(Source):
     ):
         from pyarrow import ArrowException, types
 
-        self.path = Path(path)
-        if self.path.is_dir() and not parquet_files(self.path):
+        self.path = locate(path)
+        if self.path.is_dir() and not _file_names(self.path):
             raise DataError(f"{path} has no Parquet files (*.parquet)")
         if not self.path.exists():
             raise FileError(f"{path} is not there; expected a Parquet file or a directory of them")
@@ -99,18 +102,27 @@ def parquet_files(folder: Path) -> list[Path]:
     return sorted(part for suffix in SUFFIXES for part in folder.rglob(f"*{suffix}"))
 
 
-def open_parquet(path: Path) -> "dataset.FileSystemDataset":
+def _file_names(path: Path | RemotePath) -> list[str]:
+    """The Parquet files of a folder, or the file itself, as its file system names them."""
+    if isinstance(path, RemotePath):
+        found = path.files() if path.is_dir() else [path.inner]
+        return [name for name in found if name.endswith(SUFFIXES) or name == path.inner]
+    return list(map(str, parquet_files(path) if path.is_dir() else [path]))
+
+
+def open_parquet(path: Path | RemotePath) -> "dataset.FileSystemDataset":
     """A file or a folder of them, in an order that does not depend on the file system.
 
     Files without a Parquet suffix are ignored.
     """
     from pyarrow import dataset
 
-    parts = parquet_files(path) if path.is_dir() else [path]
+    folder = path if path.is_dir() else path.parent
     # Folders called YEAR=2020 are a column of their own.
     return dataset.dataset(
-        list(map(str, parts)), format="parquet", partitioning="hive",
-        partition_base_dir=str(path if path.is_dir() else path.parent),
+        _file_names(path), format="parquet", partitioning="hive",
+        partition_base_dir=folder.inner if isinstance(folder, RemotePath) else str(folder),
+        filesystem=path.filesystem if isinstance(path, RemotePath) else None,
     )  # fmt: skip
 
 

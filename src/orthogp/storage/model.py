@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from orthogp import __version__
 from orthogp.errors import FileError, OrthogpError
 from orthogp.execution import files
+from orthogp.execution.urls import RemotePath, locate
 from orthogp.likelihoods import Gaussian, Likelihood, as_likelihood
 from orthogp.model import VariationalGP
 from orthogp.storage.basis import describe_basis, restore_basis
@@ -73,7 +74,7 @@ def save_model(
         learned = log_noise_tensors(model.log_noise)
         flat |= {f"log_noise.{name}": value for name, value in learned.items()}
     flat |= {f"tensors.{name}": value for name, value in tensors.items()}
-    files.write(Path(path), KIND, flat, header)
+    files.write(locate(path), KIND, flat, header)
 
 
 def load_model(
@@ -92,13 +93,13 @@ def load_model(
     Near rows that are in a folder of their own are looked for in `rows_dir` where it is given, else
     in a folder of the same name beside the file, and then where they were when it was written.
     """
-    path = Path(path)
-    tensors, header = files.read(path, KIND)
+    place = locate(path)
+    tensors, header = files.read(place, KIND)
     passed = {"kernel": kernel, "likelihood": likelihood, "mean": mean, "folders": []}
     written = rows_folder(header.get("near"))
     if written is not None:
-        beside = [path.parent / written.name, written]
-        passed["folders"] = beside if rows_dir is None else [Path(rows_dir)]
+        beside = [] if isinstance(place, RemotePath) else [place.parent / written.name]
+        passed["folders"] = [*beside, written] if rows_dir is None else [Path(rows_dir)]
     try:
         saved = _assemble(tensors, header, passed)
     except OrthogpError as error:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from orthogp.errors import FileError
 from orthogp.execution import files
+from orthogp.execution.urls import RemotePath, locate
 from orthogp.model import VariationalGP
 from orthogp.model.priors import registered_priors
 from orthogp.training.batches import Rows
@@ -32,8 +33,8 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints of one run in one directory, recognised by the run's fingerprint."""
 
-    def __init__(self, directory: str | Path, fingerprint: str):
-        self.directory, self.fingerprint = Path(directory), fingerprint
+    def __init__(self, directory: str | Path | RemotePath, fingerprint: str):
+        self.directory, self.fingerprint = locate(directory), fingerprint
         # Runs that share a directory tell their files apart by name, and leave the others' alone.
         self.suffix = f"-{fingerprint[:12]}{SUFFIX}"
 
@@ -46,7 +47,7 @@ class Checkpoints:
         recent = [p for p in own if p <= path][:KEPT]
         for old in own:
             if old not in recent:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError, FileError):
                     old.unlink()
         # A process that was killed while it wrote could not remove what it had written.
         files.remove_leftovers(self.directory, f"step-*{self.suffix}")
@@ -74,7 +75,7 @@ class Checkpoints:
             return Checkpoint(tensors, meta)
         return None
 
-    def _paths(self) -> list[Path]:
+    def _paths(self) -> list[Any]:
         return sorted(self.directory.glob(f"step-*{SUFFIX}"), reverse=True)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from orthogp.execution.urls import RemotePath
 from orthogp.model import VariationalGP
 from orthogp.training.batches import Rows
 from orthogp.training.callbacks import Callback, Report
@@ -33,7 +34,7 @@ def fit(
     config: TrainingConfig,
     validation: Rows | None = None,
     callbacks: Iterable[Callback] = (),
-    checkpoint_dir: str | Path | None = None,
+    checkpoint_dir: str | Path | RemotePath | None = None,
     checkpoint_seconds: float = 30.0,
 ) -> Result:
     """Trains the model in place, on the device it is on.

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from orthogp.errors import ConfigurationError, FileError, NumericalError
 from orthogp.execution.team import current_team
+from orthogp.execution.urls import RemotePath, locate
 from orthogp.model import VariationalGP
 from orthogp.training.batches import ColumnSampler, Rows
 from orthogp.training.callbacks import Callback, Event, Report
@@ -48,7 +49,7 @@ class Run:
         config: TrainingConfig,
         validation: Rows | None,
         callbacks: Iterable[Callback],
-        checkpoint_dir: str | Path | None,
+        checkpoint_dir: str | Path | RemotePath | None,
         checkpoint_seconds: float,
     ):
         if config.patience is not None and validation is None:
@@ -82,7 +83,7 @@ class Run:
         # Points by k-means may differ in a last bit between machines.
         self.team.align(self.step.common_tensors())
 
-    def _share_residual(self, checkpoint_dir: str | Path | None) -> None:
+    def _share_residual(self, checkpoint_dir: str | Path | RemotePath | None) -> None:
         """Deals γ out where that is asked for, and says how many columns a step draws here."""
         basis, config, team = self.model.basis, self.config, self.team
         num_columns = config.columns(basis.gamma.shape[0])
@@ -96,7 +97,7 @@ class Run:
         self.num_columns = own.stop - own.start
         if checkpoint_dir is not None and self.checkpoints is not None:
             # Each process has something of its own to keep.
-            folder = Path(checkpoint_dir) / f"process-{team.rank}-of-{team.size}"
+            folder = locate(checkpoint_dir) / f"process-{team.rank}-of-{team.size}"
             self.checkpoints = Checkpoints(folder, self.checkpoints.fingerprint)
 
     def build(self) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from orthogp.errors import FileError
 from orthogp.execution.team import current_team
+from orthogp.execution.urls import RemotePath
 from orthogp.training.batches import Rows
 from orthogp.training.callbacks import Callback, Event, Report
 from orthogp.training.checkpoint import Checkpoints
@@ -85,7 +86,7 @@ class SearchRun:
 
 
 def search_checkpoints(
-    folder: str | Path | None,
+    folder: str | Path | RemotePath | None,
     hyperparameters: Hyperparameters,
     rows: Rows,
     max_steps: int | None,

@@ -4,7 +4,9 @@ Where each process can read some of the blocks alone, the processes put every wi
 the window that a single process with all of the blocks would see.
 """
 
+import os
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -19,6 +21,9 @@ from orthogp.training.batches import Rows
 
 # Blocks are read until they have this many rows, which are then put in a random order.
 WINDOW_ROWS = 2**18
+# Threads that read windows, one each. On a CPU more would take the cores from the training step;
+# a GPU's step takes rows faster than one thread decodes and checks them.
+READERS = {"cpu": 1, "cuda": max(1, min(4, (os.cpu_count() or 1) // 2))}
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,8 @@ class Stream(ABC):
     sizes: tuple[int, ...]
     # None where this process can read every block.
     owners: Owners | None = None
+    # Whether several threads may read blocks at once.
+    concurrent: bool = False
 
     @abstractmethod
     def block(self, number: int) -> Rows | None:
@@ -110,24 +117,57 @@ class Windows:
     ):
         self.stream, self.seed, self.device, self.dtype = stream, seed, device, dtype
         self.part, self.parts = part, parts
-        self.reader = ThreadPoolExecutor(1, "orthogp-stream")
+        self.num_readers = READERS.get(device.type, 1) if stream.concurrent else 1
+        self.readers = ThreadPoolExecutor(self.num_readers, "orthogp-stream")
+        # Epoch, number and blocks of windows that are being read.
+        self.ahead: deque[tuple[int, int, list[int], Future[Any]]] = deque()
         self.seek(0, 0)
+
+    @property
+    def epoch(self) -> int:
+        """That of the next window."""
+        return self.ahead[0][0]
+
+    @property
+    def number(self) -> int:
+        """That of the next window in its epoch."""
+        return self.ahead[0][1]
 
     def seek(self, epoch: int, number: int) -> None:
         """The next window is the one of that number in that epoch."""
-        self.epoch, self.number = epoch, number
-        self.groups = self._groups(epoch)
-        self.ahead = self._read_ahead()
+        # A damaged checkpoint may name a window that is none.
+        self._groups(epoch)[number]
+        self.positions = self._positions(epoch, number)
+        self.ahead.clear()
+        self._read_ahead()
 
     def next(self) -> Window:
-        """The window that was read ahead; reading of the one after it begins."""
-        window = self._received()
-        self.number += 1
-        if self.number >= len(self.groups):
-            self.epoch, self.number = self.epoch + 1, 0
-            self.groups = self._groups(self.epoch)
-        self.ahead = self._read_ahead()
+        """The window that was read ahead; reading of others goes on."""
+        epoch, number, blocks, reading = self.ahead.popleft()
+        owners = self.stream.owners
+        if owners is None:
+            window = reading.result()
+        else:
+            # Not in the thread, which must not talk to the other processes at the same time.
+            read = owners.team.attempt(reading.result)
+            window = self._window(blocks, read, self._place(epoch, number))
+        self._read_ahead()
         return window
+
+    def _read_ahead(self) -> None:
+        # As many as there are readers, so that none waits for another to be taken.
+        while len(self.ahead) < self.num_readers:
+            epoch, number, blocks = next(self.positions)
+            reading = self.readers.submit(self._read, blocks, self._place(epoch, number))
+            self.ahead.append((epoch, number, blocks, reading))
+
+    def _positions(self, epoch: int, number: int) -> Iterator[tuple[int, int, list[int]]]:
+        """Every window from that one on, with its blocks."""
+        while True:
+            groups = self._groups(epoch)
+            for place in range(number, len(groups)):
+                yield epoch, place, groups[place]
+            epoch, number = epoch + 1, 0
 
     def _groups(self, epoch: int) -> list[list[int]]:
         """The blocks of every window of an epoch."""
@@ -142,22 +182,13 @@ class Windows:
             rows += self.stream.sizes[block]
         return groups
 
-    def _read_ahead(self) -> Future[Any]:
+    def _read(self, blocks: list[int], place: list[int]) -> Any:
         """The window, or what this process can read of it."""
-        blocks, place = self.groups[self.number], self._place()
-        if self.stream.owners is not None:
-            return self.reader.submit(self.stream.read_own, blocks)
-        return self.reader.submit(lambda: self._window(blocks, self.stream.read_own(blocks), place))
+        read = self.stream.read_own(blocks)
+        return read if self.stream.owners is not None else self._window(blocks, read, place)
 
-    def _received(self) -> Window:
-        owners, blocks = self.stream.owners, self.groups[self.number]
-        if owners is None:
-            return self.ahead.result()
-        # Not in the thread, which must not talk to the other processes at the same time as this.
-        return self._window(blocks, owners.team.attempt(self.ahead.result), self._place())
-
-    def _place(self) -> list[int]:
-        return [self.seed, self.epoch, 1 + self.number]
+    def _place(self, epoch: int, number: int) -> list[int]:
+        return [self.seed, epoch, 1 + number]
 
     def _window(self, blocks: list[int], read: list[Rows], place: list[int]) -> Window:
         rows = self.stream.join(blocks, read).to(self.device, self.dtype)

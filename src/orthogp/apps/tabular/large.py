@@ -20,6 +20,8 @@ SAMPLE_ROWS = 2**18
 class StreamedTable(Source):
     """Row groups without the test rows and those without a target."""
 
+    concurrent = True
+
     def __init__(self, survey: "Survey", learning: Learning, test: NDArray[np.int64]):
         self.survey, self.learning = survey, learning
         starts = np.cumsum([0, *survey.sizes])
