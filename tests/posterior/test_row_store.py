@@ -102,6 +102,39 @@ def test_more_rows_than_the_probed_cells_have(table, tmp_path):
     assert Cells(store, SCALE, 1).nearest(torch.zeros(3, INPUTS), COUNT + 9).shape == (3, COUNT)
 
 
+def test_several_threads_find_the_same(table, tmp_path, monkeypatch):
+    cells = Cells(store_of(table, tmp_path), SCALE, 5)
+    queries = torch.randn(50, INPUTS, generator=torch.Generator().manual_seed(3))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    expected = cells.nearest(queries, 20)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert torch.equal(cells.nearest(queries, 20), expected)
+    assert cells.nearest(queries[:0], 20).shape == (0, 20)
+
+
+def test_rows_on_a_device_are_copied_once(table, tmp_path, monkeypatch):
+    store, device = store_of(table, tmp_path), torch.device("cpu")
+    found = store.on_device(device)
+    assert found is not None
+    assert torch.equal(found, store.read(0, COUNT))
+    assert store.on_device(device) is found
+    monkeypatch.setattr(row_store, "affordable_bytes", lambda _: store.nbytes - 1)
+    assert RowStore.open(tmp_path).on_device(device) is None
+
+
+@pytest.mark.cuda
+def test_a_gpu_finds_the_same(table, tmp_path):
+    store = store_of(table, tmp_path)
+    queries = torch.randn(50, INPUTS, generator=torch.Generator().manual_seed(3))
+    squares = []
+    for device in ("cpu", "cuda"):
+        scale = SCALE.to(device)
+        near = Cells(store, scale, 5).nearest(queries.to(device), 20).cpu()
+        x = store.read(0, COUNT)[:, :INPUTS]
+        squares.append(((x[near] - queries.unsqueeze(1)) * SCALE).square().sum(2))
+    torch.testing.assert_close(*squares)
+
+
 def test_what_fails_leaves_nothing(table, tmp_path):
     def blocks():
         yield table[0][:1000], table[1][:1000], None

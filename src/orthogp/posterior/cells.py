@@ -7,6 +7,7 @@ Distances are in the units of x times `scale`, which need not be those in which 
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,7 +17,6 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orthogp.execution.memory import affordable_bytes
 from orthogp.posterior.row_store import RowStore
 
 # Distances to centres in memory at a time, and queries that share what is read of the disk.
@@ -50,16 +50,10 @@ class Cells:
     def _centres(self) -> Float[Tensor, "cells d"]:
         return (self.store.centres.to(self.device).double() * self.scale.double()).float()
 
-    @cached_property
+    @property
     def _on_device(self) -> Float[Tensor, "n w"] | None:
         """All rows in the memory of a GPU that has room for them."""
-        if self.device.type == "cpu" or self.store.nbytes > affordable_bytes(self.device):
-            return None
-        found = torch.empty(len(self), self.store.width, device=self.device)
-        for first in range(0, len(self), 2**20):
-            last = min(first + 2**20, len(self))
-            found[first:last] = self.store.read(first, last).to(self.device)
-        return found
+        return None if self.device.type == "cpu" else self.store.on_device(self.device)
 
     def rows(self, places: Int[Tensor, " n"]) -> Float[Tensor, "n w"]:
         """The rows at these places, which rise."""
@@ -84,8 +78,23 @@ class Cells:
         There are fewer than `count` where there are no more rows.
         """
         count = min(count, len(self))
-        cells = self._cells_with(x, count)
-        x = self._scaled(x).float()
+        cells, x = self._cells_with(x, count), self._scaled(x).float()
+        workers = torch.get_num_threads() if self.device.type == "cpu" else 1
+        if workers == 1:
+            return self._search(x, cells, count)
+        found = torch.empty(len(x), count, dtype=torch.long)
+        # Each has queries that are near each other: most cells are read by one of them alone.
+        parts = cells[:, 0].argsort(stable=True).tensor_split(workers)
+        with ThreadPoolExecutor(workers) as pool:
+            searched = pool.map(lambda part: self._search(x[part], cells[part], count), parts)
+            for part, near in zip(parts, searched, strict=True):
+                found[part] = near
+        return found
+
+    def _search(
+        self, x: Float[Tensor, "m d"], cells: Int[Tensor, "m p"], count: int
+    ) -> Int[Tensor, "m k"]:
+        """The nearest rows of these cells; x in the units of distances."""
         best = _Best(len(x), count, self.device)
         # The own cell first: after it few rows are near enough to be looked at.
         for part in (cells[:, :1], cells[:, 1:]):

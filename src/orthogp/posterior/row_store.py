@@ -29,6 +29,7 @@ from torch import Tensor
 
 from orthogp.errors import FileError
 from orthogp.execution import files
+from orthogp.execution.memory import affordable_bytes
 
 KIND = "cells"
 ROWS, CELLS, SPOOL = "rows.f32", "cells.orthogp", "spool.f32"
@@ -103,6 +104,22 @@ class RowStore:
         weakref.finalize(self, os.close, file)
         return file
 
+    @cached_property
+    def _copies(self) -> dict[torch.device, Tensor | None]:
+        return {}
+
+    def on_device(self, device: torch.device) -> Float[Tensor, "n w"] | None:
+        """All rows on this device, copied once; None where they take too much of its memory."""
+        if device not in self._copies:
+            found = None
+            if self.nbytes <= affordable_bytes(device):
+                found = torch.empty(len(self), self.width, device=device)
+                for first in range(0, len(self), RUN_ROWS):
+                    last = min(first + RUN_ROWS, len(self))
+                    found[first:last] = self.read(first, last).to(device)
+            self._copies[device] = found
+        return self._copies[device]
+
     def read(self, first: int, last: int) -> Float[Tensor, "n w"]:
         """The rows from `first` to before `last`, on the host."""
         found = np.empty((last - first, self.width), dtype=np.float32)
@@ -133,7 +150,8 @@ class RowStore:
         return x, y.mT, weight[:, 0] if self.weighted else None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_file"}
+        passing = ("_file", "_copies")
+        return {name: value for name, value in self.__dict__.items() if name not in passing}
 
     def __deepcopy__(self, memo: Any) -> "RowStore":
         return self
