@@ -1,6 +1,8 @@
 """Pages for tests: one of everything, and one that has a text wherever data can stand."""
 
-from orthogp.plotting.pages import Cell, Chart, Level, Page, Series, Table
+import math
+
+from orthogp.plotting.pages import Bars, Cell, Chart, Dots, Level, Page, Series, Table
 
 NASTY = (
     "<img src=x onerror=alert(1)>",
@@ -33,6 +35,10 @@ def example() -> Page:
         Chart("Whole", "step", "y", [slow, fast], [top]),
         Chart("Settled", "step", "y", [slow], skip=50.0),
     )
+    page.charts(
+        Bars("Lengths", "metres", [("long", 3.0), ("short", 1.0), ("none", math.nan)], "#0072B2"),
+        Dots("Heights", "metres", [("trees", [1.0, 2.0, math.inf]), ("holes", [-1.0])], "#D55E00"),
+    )
     with page.details("Folded", "folded"):
         page.text("inside")
     with page.details("Only on screen", printed=False):
@@ -51,7 +57,11 @@ def nasty(text: str) -> Page:
     row = [Cell(text, below=text, hint=text, anchor="there"), text]
     page.table(Table([text, text], [row], text, [text]))
     series, level = Series(text, curve(3), "red"), Level(text, 1.0, "red")
-    page.charts(Chart(text, text, text, [series], [level]))
+    page.charts(
+        Chart(text, text, text, [series], [level]),
+        Bars(text, text, [(text, 1.0)], "red"),
+        Dots(text, text, [(text, [1.0, 2.0])], "red"),
+    )
     page.picture(PNG, text, text)
     with page.details(text, text):
         page.text(text)

@@ -11,9 +11,11 @@ from sklearn.metrics import brier_score_loss, mean_absolute_error, r2_score, roo
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
 from orthogp.apps.tabular.measures import measure
+from orthogp.apps.tabular.model import TableModel
 from orthogp.apps.tabular.report import printable
 from orthogp.estimators.explaining import relevance
 from orthogp.model import default_kernel
+from orthogp.tables import Tally
 from tabular_cases import NASTY, fit, sample, write
 
 SMALL = {"n_inducing": 8, "n_residual": 8, "max_steps": 20, "device": "cpu", "random_state": 0}
@@ -141,6 +143,40 @@ def test_the_json_has_what_the_terminal_shows(reported):
     assert names == {"a", "b", "count", "colour", "flag", NASTY}
     values = [value for _, value in record["relevance"]]
     assert values == sorted(values, reverse=True)
+
+
+def test_the_report_explains_predictions(reported):
+    """Contributions add up to what the model predicts; every column of the table is told of."""
+    folder, _ = reported
+    record = json.loads((folder / "report.json").read_text())
+    kinds = {row["column"]: row["kind"] for row in record["column_rows"]}
+    assert kinds["colour"] == "category"
+    assert kinds["same"] == "constant"
+    columns = dict(record["contributions"]["columns"])
+    assert set(columns) == {"a", "b", "count", "colour", "flag", NASTY}
+    sizes = [np.abs(values).mean() for values in columns.values()]
+    assert sizes == sorted(sizes, reverse=True)
+    # The same rows as the report has, by the split of its seed.
+    model = TableModel.load(folder / "model")
+    test = draw(240, 0.1, seed=0)
+    rows = sample().take(test[np.random.default_rng(0).permutation(len(test))])
+    inputs = model.encode(rows, Tally())
+    if model.task == "regression":
+        expected, base = model.estimator.predict(inputs), record["contributions"]["base"]
+        np.testing.assert_allclose(base + sum(map(np.array, columns.values())), expected)
+    else:
+        expected = model.estimator.predict_proba(inputs).max(axis=1)
+    found = [example["prediction"] for example in record["contributions"]["examples"]]
+    np.testing.assert_allclose(found, np.sort(expected)[[0, len(expected) // 2, -1]])
+    reader = Reader()
+    reader.feed((folder / "page.html").read_text())
+    for text in ("one-hot, one lengthscale", "3.5 in every row", "A row in parts"):
+        assert text in reader.text
+
+
+def draw(rows, share, seed):
+    """Test rows, as the command draws them."""
+    return np.sort(np.random.default_rng(seed).permutation(rows)[: round(share * rows)])
 
 
 def test_one_test_row_is_enough_for_a_report(tmp_path):

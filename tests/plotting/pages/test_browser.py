@@ -34,6 +34,17 @@ def test_a_header_sorts_its_column_with_missing_cells_last(browser, path):
         assert header.get_attribute("aria-sort") == "none"
 
 
+def test_bars_and_dots_are_of_the_values_that_are_finite(browser, path):
+    with visit(browser, path) as view:
+        bars, dots = (view.page.locator("figure.chart").nth(i) for i in (2, 3))
+        assert bars.locator(".series path").count() == 2
+        widths = [bars.locator(".series").nth(i).bounding_box()["width"] for i in (0, 1)]
+        assert widths[0] == pytest.approx(3 * widths[1], rel=0.02)
+        assert dots.locator(".series use").count() == 3
+        assert dots.locator("svg").get_attribute("aria-label").endswith("of trees, holes")
+        assert view.page.locator("text=short").is_visible()
+
+
 def test_a_cell_tells_more_on_hover_and_by_keyboard(browser, path):
     with visit(browser, path) as view:
         view.page.hover("text='9 ± 1'")
@@ -117,6 +128,6 @@ def test_markup_in_data_does_nothing_in_a_browser(browser, tmp_path, text):
         view.hover(view.page.locator("tbody th"))
         assert view.tip == text
         assert view.texts("figure.chart .legend li") == [text, text]
-        assert view.page.locator("figure.chart text", has_text=text).count() == 2
+        assert view.page.locator("figure.chart text", has_text=text).count() == 6
         assert view.page.locator("main img").count() == 1
         assert view.page.locator("td").first.inner_text() == text

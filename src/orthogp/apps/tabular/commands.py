@@ -127,7 +127,8 @@ def run_report(request, prepared, model, interrupted, page, json_file) -> int:
     from orthogp.apps.tabular.report_page import write_page
 
     try:
-        found = judge(request, prepared, model, interrupted)
+        explains = page is not None or json_file is not None
+        found = judge(request, prepared, model, interrupted, explains)
         print_report(found, Console())
         if json_file is not None:
             found.write_json(json_file)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from orthogp.apps.tabular.contributions import contributions
 from orthogp.apps.tabular.measures import measure
 from orthogp.apps.tabular.model import TableModel
 from orthogp.apps.tabular.preparing import FitRequest, Prepared, unseen_notes
@@ -50,9 +51,9 @@ def train(request: FitRequest, prepared: Prepared) -> tuple[TableModel, bool]:
 
 
 def judge(
-    request: FitRequest, prepared: Prepared, model: TableModel, interrupted: bool
+    request: FitRequest, prepared: Prepared, model: TableModel, interrupted: bool, explains: bool
 ) -> FitReport:
-    """The report on the test rows, of which there must be some."""
+    """The report on the test rows, of which there must be some; `explains` some of them too."""
     estimator, tally = model.estimator, Tally()
     history, test = estimator.history_, model.encode(prepared.test, tally)
     unseen = [f"in the test rows, {note}" for note in unseen_notes(tally)]
@@ -64,6 +65,7 @@ def judge(
         reason=prepared.target.reason,
         rows=prepared.rows,
         columns=len(model.plan.kinds),
+        column_rows=tuple(row._asdict() for row in estimator.columns_),
         inputs=len(model.plan.sources),
         steps=estimator.n_iter_,
         seconds=history[-1]["seconds"] if history else 0.0,
@@ -71,5 +73,6 @@ def judge(
         notes=(*prepared.notes, *unseen),
         measures=measure(estimator, test, prepared.y_test, prepared.y),
         relevance=tuple(estimator.relevance_.items()),
+        contributions=contributions(model, prepared.test, request.seed) if explains else None,
         settings={**request.settings, "random_state": request.seed},
     )

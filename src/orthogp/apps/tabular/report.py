@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from orthogp.apps.tabular.contributions import Contributions
 from orthogp.apps.tabular.measures import Measures, Relevance, Row
 from orthogp.execution.files import write_atomically
 
@@ -38,7 +39,8 @@ FIGURES = {
 class FitReport:
     """One fit. `rows` counts those of the table, without a target, of training and of test.
 
-    `relevance` is (column, 1/lengthscale) of every column, the most relevant first.
+    `column_rows` are those of `columns_`, `relevance` is (column, 1/lengthscale) of every column,
+    the most relevant first; `contributions` are left out of a report for the terminal alone.
     """
 
     table: str
@@ -48,6 +50,7 @@ class FitReport:
     reason: str
     rows: dict[str, int]
     columns: int
+    column_rows: tuple[Row, ...]
     inputs: int
     steps: int
     seconds: float
@@ -55,6 +58,7 @@ class FitReport:
     notes: tuple[str, ...]
     measures: Measures
     relevance: Relevance
+    contributions: Contributions | None
     settings: dict[str, Any]
 
     @property

@@ -4,12 +4,15 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from orthogp.apps.tabular.contributions import Contributions
 from orthogp.apps.tabular.measures import Row
 from orthogp.apps.tabular.report import FIGURES, FitReport
-from orthogp.plotting.pages import Cell, Chart, Page, Series, Table
+from orthogp.plotting.pages import Bars, Cell, Chart, Dots, Page, Series, Table
 from orthogp.plotting.pages.tables import Content, number
 
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#808080"
+# Columns in a picture, and in a table that is not folded.
+MOST_DRAWN, MOST_SHOWN = 15, 30
 
 
 def write_page(report: FitReport, path: Path) -> Path:
@@ -36,6 +39,7 @@ def build_report_page(report: FitReport) -> Page:
     if report.notes:
         page.section("What was done to the table")
         page.items(report.notes)
+    _columns(page, report)
     page.section("On the test rows")
     figures = [
         [FIGURES[name][0], _cell(value), FIGURES[name][1]]
@@ -97,20 +101,60 @@ def _errors(page: Page, report: FitReport) -> None:
         page.table(_table(measures.confusions, "Most frequent confusions"))
 
 
-def _relevance(page: Page, report: FitReport) -> None:
-    page.section("Most relevant columns")
-    if not report.relevance:
-        page.text("The kernel has one lengthscale for all inputs, so it ranks none (--ard does).")
+def _columns(page: Page, report: FitReport) -> None:
+    page.section("Columns")
+    page.text("What each column of the table was taken for, what the model sees of it, and why.")
+    if len(report.column_rows) <= MOST_SHOWN:
+        page.table(_table(report.column_rows))
         return
-    largest = report.relevance[0][1]
-    rows = [[name, value, value / largest if largest else None] for name, value in report.relevance]
-    notes = [
-        "1/lengthscale in units of the column's standard deviation, averaged over the parts of the "
-        "kernel by their variances. A column of several "
-        "lengthscales, as a date has, counts by the shortest. It ranks "
-        "how fast the function varies, not what causes what."
-    ]
-    page.table(Table(["column", "1/lengthscale", "relative"], rows, notes=notes))
+    with page.details(f"All {len(report.column_rows)} columns"):
+        page.table(_table(report.column_rows))
+
+
+def _relevance(page: Page, report: FitReport) -> None:
+    page.section("Which columns matter")
+    charts = []
+    if report.relevance:
+        rows = report.relevance[:MOST_DRAWN]
+        charts.append(Bars("Relevance", "1/lengthscale", rows, BLUE))
+    else:
+        page.text(
+            "The kernel has one lengthscale for all inputs, so it ranks no columns (--ard does)."
+        )
+    found = report.contributions
+    if found is not None:
+        title = f"Contributions to {found.of}"
+        charts.append(Dots(title, "contribution", found.columns[:MOST_DRAWN], ORANGE))
+    page.charts(*charts)
+    if found is not None:
+        _contributions(page, found)
+    if report.relevance:
+        page.text(
+            "Relevance is 1/lengthscale in units of the column's standard deviation, averaged over "
+            "the parts of the kernel by their variances. A column of several lengthscales, as a "
+            "date has, counts by the shortest. It ranks how fast the function varies, not what "
+            "causes what."
+        )
+        largest = report.relevance[0][1]
+        table = [[name, value, value / largest if largest else None]
+                 for name, value in report.relevance]  # fmt: skip
+        with page.details("The relevance of every column"):
+            page.table(Table(["column", "1/lengthscale", "relative"], table))
+
+
+def _contributions(page: Page, found: Contributions) -> None:
+    count = len(found.columns[0][1])
+    page.text(
+        f"Every dot is one of {count} test rows: how far the value of the column moves "
+        f"{found.of} away from {number(found.base, 4)}, that of an average row. These are sampled "
+        "Shapley values. In every row they add up to the prediction; how it is split among the "
+        "columns varies a little with the draws."
+    )
+    for example in found.examples:
+        label = f"{example.label}, " if example.label else ""
+        rows = [[name, value, _cell(part)] for name, value, part in example.parts]
+        with page.details(f"A row in parts: {label}{number(example.prediction, 4)}"):
+            page.table(Table(["column", "value", "contribution"], rows))
 
 
 def _table(rows: Sequence[Row], caption: str = "") -> Table:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orthogp.errors import DataError
 from orthogp.execution.files import write_atomically
+from orthogp.plotting.pages.bars import Bars, Dots, bars_markup, dots_markup
 from orthogp.plotting.pages.charts import Chart, chart_markup
 from orthogp.plotting.pages.markup import Markup, element, joined
 from orthogp.plotting.pages.tables import Content, Table, as_cell, table_markup
@@ -57,10 +58,10 @@ class Page:
     def table(self, table: Table) -> None:
         self._parts.append(table_markup(table))
 
-    def charts(self, *charts: Chart) -> None:
+    def charts(self, *charts: Chart | Bars | Dots) -> None:
         """Side by side where there is room."""
         first, self._charts = self._charts, self._charts + len(charts)
-        drawn = [chart_markup(chart, f"chart-{i}") for i, chart in enumerate(charts, first)]
+        drawn = [_chart(chart, f"chart-{i}") for i, chart in enumerate(charts, first)]
         self._parts.append(element("div", *drawn, class_="charts"))
 
     def picture(self, content: bytes, alternative: str, caption: str = "") -> None:
@@ -135,6 +136,14 @@ class Page:
             for h in self._headings
         ]
         return element("nav", element("ul", *links), aria_label="Contents")
+
+
+def _chart(chart: Chart | Bars | Dots, identity: str) -> Markup:
+    if isinstance(chart, Chart):
+        return chart_markup(chart, identity)
+    if isinstance(chart, Bars):
+        return bars_markup(chart, identity)
+    return dots_markup(chart, identity)
 
 
 def _policy(script: str) -> str:
