@@ -6,17 +6,15 @@ from copy import deepcopy
 from dataclasses import asdict, replace
 from typing import Any, Self
 
-import numpy as np
 import torch
 from gpytorch.means import Mean
 from numpy.typing import NDArray
-from sklearn.base import is_classifier
 from torch import Tensor
 
 from orthogp import training
 from orthogp.errors import ConfigurationError, DataError
 from orthogp.estimators.calibration import Calibration, LatentScales
-from orthogp.estimators.checks import checked_labels, require_fitted
+from orthogp.estimators.checks import require_fitted
 from orthogp.estimators.defaults import (
     LAST_STEPS,
     first_config,
@@ -26,7 +24,7 @@ from orthogp.estimators.defaults import (
 )
 from orthogp.estimators.explained import ExplainedEstimator
 from orthogp.estimators.fitted import Fitted
-from orthogp.estimators.inputs import encoded, split_table
+from orthogp.estimators.inputs import TableRows
 from orthogp.estimators.intake import FitData, Intake, require_alike
 from orthogp.estimators.known_noise import is_known
 from orthogp.estimators.near_rows import (
@@ -42,6 +40,7 @@ from orthogp.estimators.outcome import (
     fitted_with_rows,
     warn_if_nothing_learned,
 )
+from orthogp.estimators.promised import learn_cross, learn_split
 from orthogp.estimators.rows_on_disk import fit_on_disk
 from orthogp.estimators.scaling import Array
 from orthogp.estimators.setting_checks import (
@@ -150,28 +149,17 @@ class OrthogonalGP(ExplainedEstimator):
                     "coverage_guarantee needs a fit from scratch, for rows that the last fit has "
                     "seen can promise nothing; use warm_start=False"
                 )
-            self._set_fitted(self._learn_with_guarantee(X, y, sample_weight, classes))
+            if is_known(self._settings()["noise_variance"]):
+                raise ConfigurationError(
+                    "coverage_guarantee splits the rows, and noise_variance is one for every row; "
+                    "pass one of the two"
+                )
+            table = TableRows(X, y, sample_weight, self.missing_targets)
+            learn = learn_cross if self.coverage_guarantee == "cross" else learn_split
+            self._set_fitted(learn(self, table, classes))
         else:
             self._set_fitted(self._learn(X, y, sample_weight, before, classes, adds))
         return self
-
-    def _learn_with_guarantee(
-        self, X: Any, y: Any, sample_weight: Any, classes: NDArray | None
-    ) -> Fitted:
-        """Fits to some of the rows; the others, which no part of the fit has seen, are scored."""
-        if is_known(self._settings()["noise_variance"]):
-            raise ConfigurationError(
-                "coverage_guarantee splits the rows, and noise_variance is one for every row; pass "
-                "one of the two"
-            )
-        seed = current_team().agree(seed_from(self.random_state))
-        rows, scored = split_table(X, y, sample_weight, self.missing_targets, seed)
-        if classes is None and is_classifier(self):
-            # Some may be among the scored rows alone.
-            classes = checked_labels(np.concatenate([rows.y, scored.y]))
-        found = self._learn(*rows, None, classes, adds=False)
-        inputs = encoded(type(self), scored.X, found.units.columns, found.units.plan)
-        return replace(found, scores=self._scores(found, inputs, scored.y))
 
     @abstractmethod
     def _scores(self, fitted: Fitted, X: Array, y: Any) -> Array:

@@ -16,10 +16,11 @@ from orthogp.errors import ConfigurationError
 from orthogp.estimators.base import OrthogonalGP
 from orthogp.estimators.calibration import LatentScales, fit_latent_scales
 from orthogp.estimators.checks import checked_labels, require_fitted
-from orthogp.estimators.conformal import require_scores, threshold
+from orthogp.estimators.conformal import CrossScores, require_scores, threshold
 from orthogp.estimators.defaults import CLASSIFICATION_VARIANCE
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.intake import FitData
+from orthogp.estimators.promised import cross_set
 from orthogp.estimators.scaling import Array, Scaling
 from orthogp.estimators.setting_checks import is_number
 from orthogp.estimators.settings import no_type_check
@@ -72,14 +73,17 @@ class OrthogonalGPClassifier(ClassifierMixin, OrthogonalGP):
 
         After a fit with `coverage_guarantee`: of new rows that are exchangeable with those of the
         fit, the set holds the right class for a share of `coverage` or more, whatever their
-        distribution. A set is never empty.
+        distribution. With `coverage_guarantee="cross"` the share that is promised is 2 `coverage`
+        − 1, less a term of the order of the folds over the rows. A set is never empty.
         """
         if not (is_number(coverage) and 0 < coverage < 1):
             raise ConfigurationError(f"coverage is {coverage!r}; expected a number in (0, 1)")
         require_fitted(self)
-        limit = threshold(require_scores(self._fitted.scores), coverage)
-        probabilities = self.predict_proba(X)
-        found = 1.0 - probabilities <= limit
+        scores, probabilities = require_scores(self._fitted.scores), self.predict_proba(X)
+        if isinstance(scores, CrossScores):
+            found = cross_set(scores, X, coverage)
+        else:
+            found = 1.0 - probabilities <= threshold(scores, coverage)
         found[np.arange(len(found)), probabilities.argmax(axis=1)] = True
         return found
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orthogp.estimators.calibration import Calibration, LatentScales
+from orthogp.estimators.conformal import CrossScores
 from orthogp.estimators.intake import Units
 from orthogp.estimators.scaling import Array
 from orthogp.estimators.setting_checks import cpu_by_default
@@ -35,7 +36,7 @@ class Fitted:
 
     `predictor` is the model's posterior, condensed; `elbo` is in the units of y; `history` has one
     dict a report; `steps` are those since the last fresh start; `scores` are those of rows that
-    the fit has not seen, by which a coverage can be promised.
+    the fit has not seen, or of every row by a fit without it, by which a coverage can be promised.
     """
 
     units: Units
@@ -45,7 +46,7 @@ class Fitted:
     elbo: float
     history: tuple[dict[str, Any], ...]
     steps: int
-    scores: NDArray[np.float64] | None = None
+    scores: NDArray[np.float64] | CrossScores | None = None
 
     def __post_init__(self) -> None:
         self.model.cache_predictor(self.predictor)

@@ -17,7 +17,6 @@ from orthogp.estimators.checks import (
     missing_targets,
     targets_where,
 )
-from orthogp.estimators.conformal import split_rows
 from orthogp.estimators.scaling import Array
 from orthogp.tables import (
     Described,
@@ -80,33 +79,40 @@ class Part(NamedTuple):
     weight: Any
 
 
-def split_table(X: Any, y: Any, sample_weight: Any, missing: str, seed: int) -> tuple[Part, Part]:
-    """Rows to fit to, and rows to score, which have a target."""
-    if y is None or isinstance(y, str) or isinstance(X, str | Path):
-        raise ConfigurationError(
-            "coverage_guarantee needs X and y in memory; pass arrays or tables"
-        )
-    table = X.table if isinstance(X, Described) else X
-    rows = as_table(table) if is_table(table) else np.asarray(table)
-    y = np.asarray(y)
-    if isinstance(rows, np.ndarray) and rows.ndim != 2:
-        raise DataError(f"X has shape {rows.shape}; expected rows and columns, (n, d)")
-    if len(rows) != len(y):
-        raise DataError(f"X has {len(rows)} rows and y has {len(y)}; expected as many")
-    present = np.arange(len(y)) if missing != "drop" else np.flatnonzero(~missing_targets(y))
-    weight = None if sample_weight is None else np.asarray(sample_weight)
+class TableRows:
+    """What `fit` is given, in memory, of which any rows can be taken that have a target."""
 
-    def part(chosen: NDArray[np.int64]) -> Part:
-        some = weight if weight is None or weight.ndim == 0 else weight[chosen]
-        if hasattr(table, "iloc"):
-            taken = table.iloc[chosen]
+    def __init__(self, X: Any, y: Any, sample_weight: Any, missing: str):
+        if y is None or isinstance(y, str) or isinstance(X, str | Path):
+            raise ConfigurationError(
+                "coverage_guarantee needs X and y in memory; pass arrays or tables"
+            )
+        self.X, self.table = X, X.table if isinstance(X, Described) else X
+        self.rows = as_table(self.table) if is_table(self.table) else np.asarray(self.table)
+        self.y = np.asarray(y)
+        self.weight = None if sample_weight is None else np.asarray(sample_weight)
+        if isinstance(self.rows, np.ndarray) and self.rows.ndim != 2:
+            raise DataError(f"X has shape {self.rows.shape}; expected rows and columns, (n, d)")
+        if len(self.rows) != len(self.y):
+            count = len(self.rows)
+            raise DataError(f"X has {count} rows and y has {len(self.y)}; expected as many")
+        present = ~missing_targets(self.y) if missing == "drop" else np.ones(len(self.y), bool)
+        self.present = np.flatnonzero(present)
+
+    def __len__(self) -> int:
+        return len(self.present)
+
+    def take(self, places: NDArray[np.int64]) -> Part:
+        """The rows at these places among those that have a target."""
+        chosen, weight = self.present[places], self.weight
+        weight = weight if weight is None or weight.ndim == 0 else weight[chosen]
+        if hasattr(self.table, "iloc"):
+            taken = self.table.iloc[chosen]
         else:
+            rows = self.rows
             taken = rows[chosen] if isinstance(rows, np.ndarray) else rows.take(chosen)
-        taken = replace(X, table=taken) if isinstance(X, Described) else taken
-        return Part(taken, targets_where(y, chosen), some)
-
-    first, second = split_rows(len(present), seed)
-    return part(present[first]), part(present[second])
+        taken = replace(self.X, table=taken) if isinstance(self.X, Described) else taken
+        return Part(taken, targets_where(self.y, chosen), weight)
 
 
 def learn_plan(

@@ -17,7 +17,7 @@ from orthogp.errors import ConfigurationError
 from orthogp.estimators.base import OrthogonalGP
 from orthogp.estimators.calibration import Calibration, calibrate
 from orthogp.estimators.checks import require_fitted
-from orthogp.estimators.conformal import require_scores, threshold
+from orthogp.estimators.conformal import CrossScores, require_scores, threshold
 from orthogp.estimators.defaults import REGRESSION_VARIANCE
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.functions import gradient_of, gradient_std_of
@@ -37,6 +37,7 @@ from orthogp.estimators.predictive import (
     square_root,
     standard_normal,
 )
+from orthogp.estimators.promised import cross_interval
 from orthogp.estimators.scaling import Array
 from orthogp.estimators.setting_checks import cpu_by_default, is_count, is_number, seed_from
 from orthogp.estimators.settings import no_type_check
@@ -129,8 +130,8 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         fitted, X = self._prediction_inputs(X)
         if fitted.units.plan is not None and not fitted.units.plan.plain:
             raise ConfigurationError(
-                "predict_gradient needs columns that are numbers without gaps; columns_ says what "
-                "each one is"
+                "predict_gradient needs columns that are numbers as they are, without gaps; "
+                "columns_ says what each one is, input_transform=None transforms none"
             )
         gradient = gradient_of(fitted, X)
         return (gradient, gradient_std_of(fitted, X)) if return_std else gradient
@@ -147,8 +148,9 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
         method: "model", by the quantiles of the model; "conformal", by rows that the fit has not
             seen, as wide as the model's own width times what these rows need: of new rows that are
             exchangeable with those of the fit, a share of `coverage` or more lies inside, whatever
-            their distribution. None is "conformal" after a fit with `coverage_guarantee`, else
-            "model".
+            their distribution. After a fit with `coverage_guarantee="cross"` the share that is
+            promised is 2 `coverage` − 1, less a term of the order of the folds over the rows. None
+            is "conformal" after a fit with `coverage_guarantee`, else "model".
         """
         if method not in (None, "model", "conformal"):
             raise ConfigurationError(f"method is {method!r}; expected 'model', 'conformal' or None")
@@ -165,8 +167,11 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
     def _conformal_interval(
         self, X: ArrayLike, coverage: float, noise_variance: ArrayLike | None
     ) -> tuple[NDArray, NDArray]:
+        scores = require_scores(self._fitted.scores)
+        if isinstance(scores, CrossScores):
+            return cross_interval(scores, X, coverage, noise_variance)
         fitted, X = self._prediction_inputs(X)
-        factor = threshold(require_scores(fitted.scores), coverage)
+        factor = threshold(scores, coverage)
         scale = noise_scale_at(fitted, X, noise_variance)
         mean, std = fitted.map_latents(X, moments_of(fitted, scale))
         in_units = parts_of(fitted).targets.in_units

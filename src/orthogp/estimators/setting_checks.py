@@ -16,7 +16,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 NOISES = ("constant", "learned")
 FLAGS = (
     "ard", "standardize", "train_hyperparameters", "train_points", "shard_residual",
-    "early_stopping", "warm_start", "coverage_guarantee",
+    "early_stopping", "warm_start",
 )  # fmt: skip
 
 
@@ -36,6 +36,11 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     _require(settings, "noise", valid, " or ".join(map(repr, NOISES)))
     valid = settings["missing_targets"] in ("error", "drop")
     _require(settings, "missing_targets", valid, "'error' or 'drop'")
+    valid = settings["input_transform"] in ("auto", None)
+    _require(settings, "input_transform", valid, "'auto' or None")
+    promise = settings["coverage_guarantee"]
+    valid = isinstance(promise, bool | np.bool_) or promise in ("split", "cross")
+    _require(settings, "coverage_guarantee", valid, "True, False, 'split' or 'cross'")
     for name in ("checkpoint_dir", "rows_dir"):
         valid = settings[name] is None or isinstance(settings[name], str | os.PathLike)
         _require(settings, name, valid, "the name of a folder")

@@ -72,8 +72,12 @@ class Settings:
         target_transform: None, "log" or "yeo-johnson" for a skewed target of the regressor, or
             "auto": whichever gives left-out rows the highest density in the units of y. All answers
             are in the units of y; `target_transform_` says what was chosen.
-        coverage_guarantee: whether `fit` keeps a fifth of the rows (at most 2000) to itself, so
-            that intervals and sets of classes are promised to hold their share of new rows.
+        input_transform: "auto" takes the logarithm of skewed columns of numbers of a table, or the
+            normal scores of their quantiles, where that gives left-out rows a higher density;
+            None never. Arrays are taken as they are.
+        coverage_guarantee: whether intervals and sets of classes are promised to hold a share of
+            new rows: True or "split" keeps a fifth of the rows (at most 2000) from the fit; "cross"
+            keeps none, fits five times more, and promises less.
         missing_targets: "error" refuses rows whose target is missing, "drop" leaves them out.
         jitter: added to K_β, relative to its mean diagonal.
         standardize: whether columns, and targets with additive noise, are standardised.
@@ -133,7 +137,8 @@ class Settings:
         ),
         missing_targets: str = "error",
         target_transform: str | None = None,
-        coverage_guarantee: bool = False,
+        input_transform: str | None = "auto",
+        coverage_guarantee: bool | str = False,
         standardize: bool = True,
         early_stopping: bool = False,
         validation_fraction: float | None = 0.1,
@@ -177,6 +182,7 @@ class Settings:
         self.categorical_features = categorical_features
         self.missing_targets = missing_targets
         self.target_transform = target_transform
+        self.input_transform = input_transform
         self.coverage_guarantee = coverage_guarantee
         self.standardize = standardize
         self.early_stopping = early_stopping

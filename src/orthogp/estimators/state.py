@@ -62,7 +62,7 @@ def pack_fitted(fitted: Fitted) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "columns": None if fitted.units.plan is None else fitted.units.plan.as_json(),
     }
     tensors = pack_scaling("x", fitted.units.inputs)
-    if fitted.scores is not None:
+    if isinstance(fitted.scores, np.ndarray):
         tensors["conformal_scores"] = torch.from_numpy(fitted.scores)
     targets, calibration = fitted.units.targets, fitted.calibration
     if isinstance(targets, LabelTargets):

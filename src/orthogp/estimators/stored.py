@@ -19,8 +19,10 @@ from torch import Tensor
 from orthogp.errors import FileError, OrthogpError
 from orthogp.estimators.calibration import Calibration, LatentScales
 from orthogp.estimators.checks import Columns, require_fitted
+from orthogp.estimators.conformal import CrossScores
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.inputs import encoded
+from orthogp.estimators.promised import pack_cross, unpack_cross
 from orthogp.estimators.scaling import Array, Scaling
 from orthogp.estimators.setting_checks import (
     check_settings,
@@ -187,19 +189,22 @@ class StoredEstimator(Settings, BaseEstimator):
         """All of a fitted estimator but its model, as JSON and tensors."""
         settings, tensors = pack_settings(self._settings())
         meta, learned = pack_fitted(self._fitted)
+        scores = self._fitted.scores
+        cross = pack_cross(scores) if isinstance(scores, CrossScores) else {}
         header = {
             "estimator": type(self).__name__,
             "settings": settings,
             "own_kernel": self.kernel is not None,
             "own_likelihood": not isinstance(self._settings()["likelihood"], str | None),
         }
-        return header | meta, tensors | learned
+        return header | meta, tensors | learned | cross
 
     def _set_state(self, saved: Saved) -> None:
         """The reverse of `_state`, for untrusted input."""
         model, meta, tensors = saved.model, saved.meta, saved.tensors
         learned = self._unpack_targets(model, meta, tensors)
-        fitted = unpack_fitted(model, learned, meta, tensors, _device_or_cpu(self.device))
+        device = _device_or_cpu(self.device)
+        fitted = unpack_fitted(model, learned, meta, tensors, device)
         width = model.basis.beta.shape[1]
         for name in ARRAYS:
             if name in tensors:
@@ -214,7 +219,10 @@ class StoredEstimator(Settings, BaseEstimator):
         bare = replace(fitted.units, columns=Columns(width), plan=None)
         self._set_fitted(replace(fitted, units=bare))
         self._require_predictions()
-        self._set_fitted(fitted)
+        own = {"kernel": model.covariance.kernel, "likelihood": model.likelihood}
+        passed = {name: part for name, part in own.items() if meta[f"own_{name}"]}
+        cross = unpack_cross(type(self), tensors, passed, device)
+        self._set_fitted(fitted if cross is None else replace(fitted, scores=cross))
 
     def _require_predictions(self) -> None:
         """Refuses a state whose predictions, at some of its own points, are not all finite."""

@@ -132,7 +132,7 @@ def choose_transform(estimator: type, settings: Mapping[str, Any], X: Any, y: Ar
     judged, fitted = np.split(order, [round(JUDGED_SHARE * len(order))])
     rows = [X[part] if isinstance(X, np.ndarray) else X.take(part) for part in (fitted, judged)]
     quiet = {"callbacks": (), "verbose": False, "checkpoint_dir": None, "warm_start": False}
-    quiet |= {"coverage_guarantee": False}
+    quiet |= {"coverage_guarantee": False, "input_transform": None}
     best, base = None, None
     for kind in (None, "yeo-johnson", *(["log"] if (y > 0).all() else [])):
         candidate = estimator(**{**settings, **quiet, "target_transform": kind})

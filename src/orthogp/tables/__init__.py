@@ -22,13 +22,14 @@ from orthogp.tables.learning import (
     number_plan,
     plain_plan,
     require_complete,
+    with_transforms,
 )
 from orthogp.tables.plan import POLICIES, Plan
-from orthogp.tables.summary import ColumnRow, ColumnTable, plan_notes
+from orthogp.tables.summary import ColumnRow, ColumnTable, plan_notes, transform_notes
 
 __all__ = [
     "POLICIES", "Column", "ColumnRow", "ColumnTable", "Described", "Encoded", "Encoder",
     "Learning", "Matrix", "OutOfFold", "Plan", "Tally", "array_table", "as_numbers", "as_table",
     "as_texts", "fill_gaps", "is_table", "kind_of", "listed", "named_categories", "number_plan",
-    "plain_plan", "plan_notes", "require_complete",
+    "plain_plan", "plan_notes", "require_complete", "transform_notes", "with_transforms",
 ]  # fmt: skip

@@ -67,7 +67,7 @@ class Encoder:
             values = finite_numbers(table.column(column.name), column.name)
             missing = np.isnan(values)
             tally.add(tally.missing, column.name, int(missing.sum()))
-            X[:, i] = np.where(missing, column.median, values)
+            X[:, i] = column.filled(values)
             if column.indicator:
                 X[:, start] = missing
                 start += 1
@@ -101,9 +101,9 @@ def fill_gaps(plan: Plan, X: Matrix) -> Matrix:
     gaps = np.isnan(X)
     if plan.plain and not gaps.any():
         return X
-    medians = np.array([column.median for column in plan.numbers])
+    filled = [column.filled(X[:, i]) for i, column in enumerate(plan.numbers)]
     marked = [i for i, column in enumerate(plan.numbers) if column.indicator]
-    return np.hstack([np.where(gaps, medians, X), gaps[:, marked]])
+    return np.column_stack([*filled, gaps[:, marked]])
 
 
 def _codes(values: Column, column: LevelColumn, tally: Tally) -> NDArray[np.int32]:

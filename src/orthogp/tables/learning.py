@@ -23,6 +23,7 @@ from orthogp.tables.arrow import (
 )
 from orthogp.tables.dates import learn_dates, other_form, text_form
 from orthogp.tables.encoding import missing_refused
+from orthogp.tables.monotone import suitable_transform
 from orthogp.tables.plan import (
     AnyColumn,
     DateColumn,
@@ -138,6 +139,17 @@ class Learning:
         if other is None:
             return found
         return replace(found, reason=f"{found.reason}; {other} would fit as well")
+
+
+def with_transforms(plan: Plan, table: pa.Table) -> Plan:
+    """The plan with the transforms that may suit its skewed numbers in these rows."""
+    numbers = tuple(
+        replace(c, transform=suitable_transform(as_numbers(table.column(c.name))))
+        if c.kind == "number"
+        else c
+        for c in plan.numbers
+    )
+    return replace(plan, numbers=numbers)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,11 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
+import numpy as np
+
 from orthogp.errors import FileError
+from orthogp.tables.arrow import Matrix
+from orthogp.tables.monotone import Monotone
 
 POLICIES = ("impute", "refuse")
 # Inputs of a part of a date: two of a cycle, its sine and cosine.
@@ -24,13 +28,20 @@ T = TypeVar("T")
 class NumberColumn:
     """A missing value becomes the median; with `indicator` another input is 1 where it was.
 
-    `kind` is number, or bool for truth values, which are 0 and 1."""
+    `kind` is number, or bool for truth values, which are 0 and 1. With a `transform` the input is a
+    monotone function of the number."""
 
     name: str
     median: float
     indicator: bool
     reason: str = ""
     kind: str = "number"
+    transform: Monotone | None = None
+
+    def filled(self, values: Matrix) -> Matrix:
+        """The input for numbers with NaN for gaps."""
+        found = np.where(np.isnan(values), self.median, values)
+        return found if self.transform is None else self.transform(found)
 
 
 @dataclass(frozen=True)
@@ -148,7 +159,8 @@ class Plan:
     def plain(self) -> bool:
         """Whether every column is a number without an indicator: inputs are the columns."""
         others = (self.levels, self.statistics, self.dates, self.dropped)
-        return not any(others) and not any(c.indicator for c in self.numbers)
+        changed = any(c.indicator or c.transform is not None for c in self.numbers)
+        return not any(others) and not changed
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
@@ -213,7 +225,15 @@ def _number_column(value: Mapping[str, Any]) -> NumberColumn:
         _truth(value["indicator"]),
         _reason(value),
         _one_of(value.get("kind", "number"), ("number", "bool")),
+        _transform(value.get("transform")),
     )
+
+
+def _transform(value: Mapping[str, Any] | None) -> Monotone | None:
+    if value is None:
+        return None
+    knots = (tuple(map(_finite, _list(value[name]))) for name in ("x", "z"))
+    return Monotone(_text(value["kind"]), *knots)
 
 
 def _level_column(value: Mapping[str, Any]) -> LevelColumn:

@@ -80,6 +80,12 @@ class ColumnTable:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def transform_notes(plan: Plan) -> list[str]:
+    """Which columns of numbers were transformed, in a sentence for their owner."""
+    found = {c.name: c.transform for c in plan.numbers if c.transform is not None}
+    return [f"skewed, so transformed: {listed(list(found), found)}"] if found else []
+
+
 def plan_notes(plan: Plan) -> list[str]:
     """What was done to a table, in sentences for its owner."""
     dropped: dict[str, list[AnyColumn]] = {"constant": [], "identifier": []}
@@ -124,7 +130,8 @@ def _row(column: AnyColumn) -> ColumnRow:
         gaps = ["gaps to the median"] if GAPS.search(reason) or column.indicator else []
         gaps += ["an indicator of them"] if column.indicator else []
         kind = "boolean" if column.kind == "bool" else "number"
-        how = "as it is" if column.kind == "number" else "0 and 1"
+        how = "as it is" if column.transform is None else f"skewed: {column.transform}"
+        how = how if column.kind == "number" else "0 and 1"
         return ColumnRow(name, kind, 1 + column.indicator, "; ".join([how, *gaps]), reason)
     if isinstance(column, LevelColumn):
         how = ["one-hot, one lengthscale"]

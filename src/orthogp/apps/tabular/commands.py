@@ -86,12 +86,15 @@ def run_fit(request, page, json_file, writes: bool) -> int:
     """The model and its report, written by the process that `writes`; the exit status."""
     from orthogp.apps.tabular.fitting import require_device, train
     from orthogp.apps.tabular.preparing import prepare
+    from orthogp.tables import transform_notes
 
     require_places(request, [path for path in (page, json_file) if path is not None])
     require_device(request.settings["device"])
     try:
         prepared = prepare(request, say)
         model, interrupted = train(request, prepared)
+        for note in transform_notes(model.plan):
+            say(note)
     except KeyboardInterrupt:
         say("interrupted before there was a model; nothing was written")
         return INTERRUPTED

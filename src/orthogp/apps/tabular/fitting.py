@@ -12,7 +12,7 @@ from orthogp.apps.tabular.report import FitReport
 from orthogp.errors import ConfigurationError
 from orthogp.estimators import OrthogonalGPClassifier, OrthogonalGPRegressor
 from orthogp.estimators.setting_checks import torch_device
-from orthogp.tables import Described, Tally
+from orthogp.tables import Described, Tally, transform_notes
 from orthogp.training import Event
 
 
@@ -70,7 +70,7 @@ def judge(
         steps=estimator.n_iter_,
         seconds=history[-1]["seconds"] if history else 0.0,
         interrupted=interrupted,
-        notes=(*prepared.notes, *unseen),
+        notes=(*prepared.notes, *transform_notes(model.plan), *unseen),
         measures=measure(estimator, test, prepared.y_test, prepared.y),
         relevance=tuple(estimator.relevance_.items()),
         contributions=contributions(model, prepared.test, request.seed) if explains else None,

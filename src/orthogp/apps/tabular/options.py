@@ -47,6 +47,7 @@ HELP = {
     "noise_variance": (MODEL, "Where the noise starts, in units of the target squared."),
     "noise": (MODEL, "constant, or learned for noise that changes with the inputs."),
     "target_transform": (MODEL, "Of a skewed target: log, yeo-johnson, auto or none."),
+    "input_transform": (MODEL, "Of skewed numbers: auto, where left-out rows gain, or none."),
     "coverage_guarantee": (
         MODEL,
         "Keep rows apart by which intervals and sets of classes are promised their coverage.",

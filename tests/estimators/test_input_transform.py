@@ -1,0 +1,83 @@
+"""Skewed columns are transformed where left-out rows gain, and only there."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from orthogp import OrthogonalGPRegressor
+from orthogp.errors import ConfigurationError
+from orthogp.estimators.input_transform import left_out_densities
+from orthogp.model import default_kernel
+from orthogp.training.hyperparameters import Hyperparameters
+
+SMALL = {"random_state": 0, "device": "cpu", "max_steps": 20}
+
+
+def made(rows: int, of_log: bool):
+    rng = np.random.default_rng(0)
+    wide, noise = np.exp(2 * rng.normal(size=rows)), 0.1 * rng.normal(size=rows)
+    y = np.sin(2 * np.log(wide)) if of_log else wide / wide.std()
+    return pd.DataFrame({"wide": wide, "other": rng.normal(size=rows)}), y + noise
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return OrthogonalGPRegressor(**SMALL).fit(*made(200, True))
+
+
+def test_a_transform_that_gains_is_taken_and_told_of(fitted):
+    X, y = made(200, True)
+    assert fitted.columns_["wide"].treatment == "skewed: log"
+    assert fitted.columns_["other"].treatment == "as it is"
+    # As if the logarithm had been taken by hand.
+    by_hand = OrthogonalGPRegressor(**SMALL).fit(X.assign(wide=np.log(X["wide"])), y)
+    own = X.assign(wide=np.log(X["wide"]))
+    np.testing.assert_allclose(fitted.predict(X), by_hand.predict(own), rtol=1e-5, atol=1e-6)
+    plain = OrthogonalGPRegressor(**SMALL, input_transform=None).fit(X, y)
+    assert plain.columns_["wide"].treatment == "as it is"
+    assert fitted.log_density(X, y).mean() > plain.log_density(X, y).mean()
+
+
+def test_it_is_saved_and_applied_to_arrays_too(fitted, tmp_path):
+    X, _ = made(200, True)
+    fitted.save(tmp_path / "m")
+    again = OrthogonalGPRegressor.load(tmp_path / "m", device="cpu")
+    np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
+    with pytest.warns(UserWarning, match="feature names"):
+        found = again.predict(X.to_numpy())
+    np.testing.assert_array_equal(found, fitted.predict(X))
+    with pytest.raises(ConfigurationError, match="input_transform=None"):
+        fitted.predict_gradient(X)
+
+
+def test_a_column_that_is_right_as_it_is_stays():
+    X, y = made(200, False)
+    assert OrthogonalGPRegressor(**SMALL).fit(X, y).columns_["wide"].treatment == "as it is"
+
+
+def test_arrays_and_kernels_of_ones_own_see_numbers_as_they_are():
+    X, y = made(100, True)
+    of_array = OrthogonalGPRegressor(**SMALL).fit(X.to_numpy(), y)
+    own = OrthogonalGPRegressor(**SMALL, kernel=default_kernel(2)).fit(X, y)
+    assert of_array.columns_.plan.plain
+    assert own.columns_.plan.plain
+    with pytest.raises(ConfigurationError, match="input_transform"):
+        OrthogonalGPRegressor(**SMALL, input_transform="log").fit(X, y)
+
+
+def test_left_out_densities_are_those_of_refitting_without_the_row(monkeypatch):
+    """With hyperparameters that stay where they start, against one exact process a row."""
+    monkeypatch.setattr(Hyperparameters, "ascend", lambda *given, **options: 0)
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(12, 2)), rng.normal(size=(12, 2))
+    found = left_out_densities(x, y, None)
+    kernel, noise = default_kernel(2, ard=True).double(), np.log(2.0) + 1e-4
+    K = kernel(torch.from_numpy(x)).to_dense().detach().numpy()
+    for i in range(12):
+        rest = np.arange(12) != i
+        weights = np.linalg.solve(K[rest][:, rest] + noise * np.eye(11), K[rest, i])
+        variance = K[i, i] + noise - weights @ K[rest, i]
+        error = y[i] - weights @ y[rest]
+        expected = -0.5 * (error**2 / variance + np.log(2 * np.pi * variance)).sum()
+        assert found[i] == pytest.approx(expected, rel=1e-6)
