@@ -26,6 +26,7 @@ def encoded(plan, values):
         ("D", 30, ("trend", "day of week")),
         ("h", 30, ("trend", "time of day")),
         ("7D", 30, ("trend",)),
+        ("YS", 12, ("trend", "day of week")),
         ("D", 800, ("trend", "day of week", "day of year")),
         ("7h", 1500, ("trend", "time of day", "day of week", "day of year")),
     ],

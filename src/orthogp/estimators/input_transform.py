@@ -28,7 +28,7 @@ from orthogp.training.predictive import SPREAD
 # Of a larger table a larger part, since its fit takes longer.
 SHARE, FEWEST_ROWS, MOST_ROWS = 0.25, 40, 250
 # Of the evidence: with all lengthscales alike, then with each free.
-TIED_EVALUATIONS, EVALUATIONS = 8, 12
+TIED_EVALUATIONS, EVALUATIONS = 10, 20
 
 
 def suits_transforms(settings: Mapping[str, Any], X: Any) -> bool:

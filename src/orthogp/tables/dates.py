@@ -21,6 +21,8 @@ PERIODS = {"time of day": 1.0, "day of week": 7.0, "day of year": 365.2425}
 THURSDAY = 3
 # A cycle is an input where the dates span so many of its periods: below one it is the trend.
 LEAST_PERIODS = {"day of week": 2.0, "day of year": 1.0}
+# And where they vary by more than this, in radii of its circle: more than a day of the year.
+LEAST_SPREAD = {"day of year": 0.03}
 # The year first, then the day, then the month; %b also reads the full names of months.
 FORMS = (
     "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y",
@@ -71,8 +73,9 @@ def learn_dates(name: str, column: Column, form: str | None, indicator_from: flo
         if needs_date and (not dated or span < LEAST_PERIODS[part] * period):
             continue
         phases = _phases(part, present)
-        # A cycle of whole days: the day of the week of dates a week apart does not vary.
-        if len(phases) and float(np.ptp(phases)) > 0:
+        # The day of the week of dates a week apart does not vary, nor the day of the year of those
+        # a year apart, but for leap days.
+        if len(phases) and _spread(phases) > LEAST_SPREAD.get(part, 0.0):
             parts.append(part)
     kind = str(column.type) if form is None else f"text in the form {form}"
     return DateColumn(
@@ -113,6 +116,12 @@ def _phases(part: str, days: Matrix) -> Matrix:
     whole = np.floor(days)
     shift = THURSDAY if part == "day of week" else 0
     return ((whole + shift) % PERIODS[part]) / PERIODS[part]
+
+
+def _spread(phases: Matrix) -> float:
+    """The larger side of the box around points on the circle of radius one."""
+    angle = 2 * np.pi * phases
+    return float(max(np.ptp(np.sin(angle)), np.ptp(np.cos(angle))))
 
 
 def _span(days: Matrix, dated: bool) -> str:

@@ -127,5 +127,30 @@ def test_what_no_model_can_use_is_refused(folder, table, tmp_path):
         prepare(request(folder, missing="refuse"), lambda _: None)
 
 
+def test_numbers_for_missing_values_are_those_of_a_table_read_whole(tmp_path, monkeypatch):
+    found = sample(ROWS)
+    for name, rows in (("b", range(0, ROWS, 9)), ("y", range(0, ROWS, 40))):
+        values = found.column(name).to_numpy().copy()
+        values[list(rows)] = -200.0
+        found = found.set_column(found.column_names.index(name), name, pa.array(values))
+    path = tmp_path / "t.parquet"
+    pyarrow.parquet.write_table(found, path, row_group_size=50)
+    large_one = prepare(request(path, missing="-200"), lambda _: None)
+    assert large_one.rows["without_target"] == len(range(0, ROWS, 40))
+    blocks = [large_one.X.read(k).X.table for k in range(len(large_one.X.sizes))]
+    streamed_rows = pa.concat_tables([*blocks, large_one.test])
+    monkeypatch.setattr(preparing, "WHOLE_BYTES", 2**40)
+    whole = prepare(request(path, missing="-200"), lambda _: None)
+    assert streamed_rows.column("b").null_count == pa.concat_tables(
+        [whole.X.table, whole.test]
+    ).column("b").null_count  # fmt: skip
+    assert -200.0 not in streamed_rows.column("b").to_pylist()
+
+
+def test_missing_targets_are_refused_where_that_is_asked_for(folder):
+    with pytest.raises(preparing.DataError, match="missing in 52 of 400 rows"):
+        prepare(request(folder, drop_missing_target=False), lambda _: None)
+
+
 def test_the_size_is_that_before_compression(folder):
     assert open_table(folder).stored_bytes() > 8 * 4 * ROWS

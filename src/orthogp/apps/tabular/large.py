@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from orthogp.apps.tabular.reading import ParquetSource
+from orthogp.apps.tabular.suspicions import without_values
 from orthogp.apps.tabular.targets import target_values
 from orthogp.sources import RowBlock, Source
 from orthogp.sources.parquet import group_outline
@@ -46,7 +47,7 @@ class StreamedTable(Source):
         return self.survey.place(number)
 
     def outline(self) -> Iterator[bytes]:
-        yield str(self.learning).encode()
+        yield f"{self.learning} {self.survey.missing_values}".encode()
         for group in self.survey.groups:
             yield group_outline(group)
 
@@ -55,7 +56,8 @@ class StreamedTable(Source):
 class Survey:
     """One pass over a table: a sample of its rows, and what must be known of every block.
 
-    `rows` are those of the sample, counted over the whole table.
+    `rows` are those of the sample, counted over the whole table; `missing_values` are numbers that
+    stand for missing values.
     """
 
     source: ParquetSource
@@ -68,15 +70,23 @@ class Survey:
     rows: NDArray[np.int64]
     sample: pa.Table
     task: str = ""
+    missing_values: tuple[float, ...] = ()
 
     @staticmethod
-    def of(source: ParquetSource, target: str, inputs: list[str], seed: int) -> "Survey":
+    def of(
+        source: ParquetSource,
+        target: str,
+        inputs: list[str],
+        seed: int,
+        missing_values: tuple[float, ...] = (),
+    ) -> "Survey":
         groups = source.groups()
         sizes = [group.row_groups[0].num_rows for group in groups]
         empty = pa.table({})
         found = Survey(
-            source, target, inputs, groups, sizes, [], set(), np.empty(0, np.int64), empty
-        )
+            source, target, inputs, groups, sizes, [], set(), np.empty(0, np.int64), empty,
+            missing_values=missing_values,
+        )  # fmt: skip
         rng, total = np.random.default_rng(seed), sum(sizes)
         chosen = np.sort(rng.choice(total, min(total, SAMPLE_ROWS), replace=False))
         starts, parts = np.cumsum([0, *sizes]), []
@@ -91,7 +101,8 @@ class Survey:
 
     def table(self, number: int) -> pa.Table:
         """The target and the inputs of one block."""
-        return self.source.read_group(self.groups[number], [self.name, *self.inputs])
+        found = self.source.read_group(self.groups[number], [self.name, *self.inputs])
+        return without_values(found, self.missing_values)
 
     def place(self, number: int) -> str:
         group = self.groups[number]

@@ -116,11 +116,7 @@ def prepare(request: FitRequest, say: Callable[[str], None]) -> Prepared:
     say(f"task: {target.task}, because {target.reason}")
     notes = list(source.notes)
     dropped = table.num_rows - int(target.present.sum())
-    if dropped and not request.drop_missing_target:
-        raise DataError(
-            f"the target {request.target!r} is missing in {dropped} of {table.num_rows} rows; fill "
-            "it in, or drop these rows with --drop-missing-target"
-        )
+    require_targets(request, dropped, table.num_rows)
     if dropped:
         notes.append(f"{dropped} of {table.num_rows} rows dropped: their target is missing")
     labelled = table.select(inputs).filter(pa.array(target.present))
@@ -171,15 +167,11 @@ def prepare_large(
     source: ParquetSource, inputs: list[str], request: FitRequest, say: Callable[[str], None]
 ) -> Prepared:
     """As `prepare`, from one pass over the files; the training rows stay in them."""
-    if request.missing_values or not request.drop_missing_target:
-        raise ConfigurationError(
-            f"{request.table} is too large to be read at once: numbers that stand for missing "
-            "values, and rows without a target, must be mended in the files first"
-        )
-    survey = Survey.of(source, request.target, inputs, request.seed)
+    survey = Survey.of(source, request.target, inputs, request.seed, request.missing_values)
     total, num_present = sum(survey.sizes), sum(survey.present)
     if not total:
         raise DataError(f"{request.table} has no rows")
+    require_targets(request, total - num_present, total)
     target = read_target(survey.sample.column(0), request.target, request.task)
     survey.task = target.task
     say(f"task: {target.task}, because {target.reason}")
@@ -213,6 +205,15 @@ def prepare_large(
               "training": num_present - len(test), "test": len(test)},
         notes=tuple(notes),
     )  # fmt: skip
+
+
+def require_targets(request: FitRequest, missing: int, total: int) -> None:
+    """Refuses missing targets where they are not to be dropped."""
+    if missing and not request.drop_missing_target:
+        raise DataError(
+            f"the target {request.target!r} is missing in {missing} of {total} rows; fill it in, "
+            "or drop these rows with --drop-missing-target"
+        )
 
 
 def column_notes(rows: Described, request: FitRequest, targets: Matrix | None) -> list[str]:
