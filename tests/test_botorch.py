@@ -17,35 +17,16 @@ from botorch.acquisition import (
 )
 from botorch.acquisition.objective import ScalarizedPosteriorTransform
 from botorch.acquisition.thompson_sampling import PathwiseThompsonSampling
-from botorch.models import ModelList, SingleTaskGP
+from botorch.models import ModelList
 from botorch.models.transforms import Log, Normalize, Standardize
 from botorch.optim import optimize_acqf
 from botorch.sampling import SobolQMCNormalSampler
-from gpytorch.constraints import GreaterThan
-from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
-from gpytorch.likelihoods import GaussianLikelihood
-from gpytorch.means import ConstantMean
 
+from botorch_models import BOUNDS, NEW, SMALL, D, N, X, Y, assert_same, data, near_model, peer
 from orthogp import OrthogonalGPRegressor
 from orthogp.botorch import OrthogonalGPModel
 from orthogp.errors import ConfigurationError, DataError
-from orthogp.estimators import near_rows
 from orthogp.training import predictive
-
-N, D = 25, 3
-SMALL = {"random_state": 0, "n_inducing": 5}
-
-
-def data(n=N, outcomes=1, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    X = torch.rand(n, D, generator=generator).double() * torch.tensor([1.0, 10.0, 1.0]).double()
-    f = (4.0 * X[:, :1] + torch.arange(outcomes)).sin() + 0.1 * X[:, 1:2]
-    return X, 5.0 + 3.0 * f + 0.3 * torch.randn(n, outcomes, generator=generator).double()
-
-
-X, Y = data()
-NEW = data(12, seed=1)[0]
-BOUNDS = torch.tensor([[0.0, 0.0, 0.0], [1.0, 10.0, 1.0]]).double()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,55 +37,16 @@ def few_steps():
         yield
 
 
-def near_model(count: int, outcomes: int = 1) -> OrthogonalGPModel:
-    """A model whose rows are near and not β."""
-    with pytest.MonkeyPatch.context() as patch:
-        for part in (near_rows, predictive):
-            patch.setattr(part, "MOST_EXACT", {"cpu": 0})
-        estimator = OrthogonalGPRegressor(n_neighbors=count, **SMALL)
-        return OrthogonalGPModel(*data(outcomes=outcomes), estimator).fit()
-
-
 @pytest.fixture(scope="module", params=["exact", "all rows near"])
 def model(request, few_steps):
     if request.param == "exact":
-        return OrthogonalGPModel(X, Y, OrthogonalGPRegressor(**SMALL)).fit()
+        return OrthogonalGPModel(X, Y, estimator=OrthogonalGPRegressor(**SMALL)).fit()
     return near_model(count=60)
 
 
 @pytest.fixture(scope="module")
 def near(few_steps):
     return near_model(count=8)
-
-
-def peer(model: OrthogonalGPModel, outcome: int = 0, X=X, Y=None) -> SingleTaskGP:
-    """`SingleTaskGP` with the hyperparameters of a model, in the units of the user."""
-    Y = data(outcomes=model.train_targets.shape[1])[1] if Y is None else Y
-    units = model.estimator._fitted.units
-    ours, parts = model.covar_module, []
-    scale = torch.as_tensor(units.targets.scaling.scale)[outcome]
-    widths = torch.as_tensor(units.inputs.scale)
-    for part, kind in zip(ours.kernels, (MaternKernel, RBFKernel), strict=True):
-        kernel = ScaleKernel(kind(ard_num_dims=D)).double()
-        kernel.base_kernel.lengthscale = part.base_kernel.lengthscale.detach() * widths
-        kernel.outputscale = part.outputscale.detach() * scale.square()
-        parts.append(kernel)
-    likelihood = GaussianLikelihood(noise_constraint=GreaterThan(1e-10)).double()
-    noise = model.likelihood.noise.detach().reshape(-1)
-    likelihood.noise = noise[outcome if len(noise) > 1 else 0] * scale.square()
-    mean = ConstantMean().double()
-    mean.initialize(constant=torch.as_tensor(units.targets.scaling.shift)[outcome])
-    found = SingleTaskGP(
-        X, Y[:, outcome : outcome + 1], likelihood=likelihood, outcome_transform=None,
-        covar_module=parts[0] + parts[1], mean_module=mean,
-    )  # fmt: skip
-    return found.eval()
-
-
-def assert_same(ours, theirs, atol=1e-4):
-    torch.testing.assert_close(ours.mean, theirs.mean, rtol=0, atol=atol)
-    one, other = (p.distribution.covariance_matrix for p in (ours, theirs))
-    torch.testing.assert_close(one, other, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("shape", [(12,), (4, 3), (2, 6, 1), (2, 2, 3)])
@@ -233,7 +175,7 @@ def test_acquisition_functions_are_optimised_with_near_rows(near, name):
 
 @pytest.mark.parametrize("outcomes", [1, 2])
 def test_functions_have_the_moments_of_the_exact_process(outcomes):
-    m = OrthogonalGPModel(*data(outcomes=outcomes), OrthogonalGPRegressor(**SMALL))
+    m = OrthogonalGPModel(*data(outcomes=outcomes), estimator=OrthogonalGPRegressor(**SMALL))
     functions = m.sample_functions(500, seed=0)
     draws = functions(NEW[:4])
     assert draws.shape == (500, 4, outcomes)
@@ -261,7 +203,7 @@ def test_thompson_sampling_by_functions(near):
 
 def test_several_outcomes():
     X, Y = data(outcomes=3)
-    m = OrthogonalGPModel(X, Y, OrthogonalGPRegressor(**SMALL))
+    m = OrthogonalGPModel(X, Y, estimator=OrthogonalGPRegressor(**SMALL))
     x = NEW.reshape(4, 3, D)
     whole = m.posterior(x)
     assert whole.mean.shape == (4, 3, 3)
@@ -286,8 +228,8 @@ def test_several_outcomes():
 def test_transforms_that_only_scale_change_nothing():
     """The estimator standardises what they leave."""
     settings = OrthogonalGPRegressor(**SMALL)
-    plain = OrthogonalGPModel(X, Y, settings)
-    scaled = OrthogonalGPModel(X, Y, settings, Standardize(1), Normalize(D))
+    plain = OrthogonalGPModel(X, Y, estimator=settings)
+    scaled = OrthogonalGPModel(X, Y, None, settings, Standardize(1), Normalize(D))
     x = NEW.reshape(4, 3, D)
     assert_same(scaled.posterior(x), plain.posterior(x))
     more = data(4, seed=3)
@@ -303,8 +245,8 @@ def test_transforms_that_only_scale_change_nothing():
 
 
 def test_a_transform_that_is_not_linear():
-    m = OrthogonalGPModel(X, Y, OrthogonalGPRegressor(**SMALL), Log())
-    plain = OrthogonalGPModel(X, Y.log(), OrthogonalGPRegressor(**SMALL))
+    m = OrthogonalGPModel(X, Y, None, OrthogonalGPRegressor(**SMALL), Log())
+    plain = OrthogonalGPModel(X, Y.log(), estimator=OrthogonalGPRegressor(**SMALL))
     samples = m.posterior(NEW).rsample(torch.Size([3]))
     assert (samples > 0).all()
     functions = [p.sample_functions(2, seed=0)(NEW) for p in (m, plain)]
@@ -312,7 +254,7 @@ def test_a_transform_that_is_not_linear():
 
 
 def test_a_state_dict_carries_the_hyperparameters(model):
-    other = OrthogonalGPModel(X, Y, OrthogonalGPRegressor(**SMALL))
+    other = OrthogonalGPModel(X, Y, estimator=OrthogonalGPRegressor(**SMALL))
     before = other.posterior(NEW).mean
     other.load_state_dict(model.state_dict())
     assert_same(other.posterior(NEW), model.posterior(NEW))
@@ -320,7 +262,7 @@ def test_a_state_dict_carries_the_hyperparameters(model):
 
 
 def test_it_is_one_of_a_list(near):
-    other = OrthogonalGPModel(X, Y, OrthogonalGPRegressor(**SMALL))
+    other = OrthogonalGPModel(X, Y, estimator=OrthogonalGPRegressor(**SMALL))
     both = ModelList(near, other).posterior(NEW)
     torch.testing.assert_close(both.mean[..., :1], near.posterior(NEW).mean)
 
@@ -337,7 +279,7 @@ def test_what_is_refused(near):
     with pytest.raises(DataError, match="without batches"):
         OrthogonalGPModel(X, Y[:, 0])
     with pytest.raises(ConfigurationError, match="Gaussian noise"):
-        OrthogonalGPModel(X, Y, OrthogonalGPRegressor(likelihood="laplace"))
+        OrthogonalGPModel(X, Y, estimator=OrthogonalGPRegressor(likelihood="laplace"))
     fantasy = near.condition_on_observations(X[None, :2], Y[None, :2])
     for act in (fantasy.fit, lambda: fantasy.sample_functions(1)):
         with pytest.raises(ConfigurationError, match="without fantasies"):

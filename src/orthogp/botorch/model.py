@@ -12,11 +12,12 @@ of which they stay functions that torch differentiates. Observations without bat
 for good (`orthogp.posterior.conditioning`), in milliseconds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.models.deterministic import MatheronPathModel
@@ -27,9 +28,12 @@ from botorch.posteriors import GPyTorchPosterior, Posterior
 from gpytorch.distributions import MultitaskMultivariateNormal, MultivariateNormal  # pyright: ignore
 from jaxtyping import Float
 from linear_operator import to_linear_operator
+from numpy.typing import NDArray
 from sklearn.base import clone
 from torch import Size, Tensor
+from torch.nn import Parameter
 
+from orthogp.botorch.kernel import kernel_with_prior
 from orthogp.errors import ConfigurationError, DataError
 from orthogp.estimators import OrthogonalGPRegressor
 from orthogp.estimators.fitted import FARTHEST
@@ -53,17 +57,20 @@ class _Fantasy:
 class OrthogonalGPModel(Model, FantasizeMixin):
     """A BoTorch model of one outcome or several, of rows by the tens of thousands.
 
-    Until `fit` is called its hyperparameters are those that a fit starts from. `estimator` is an
-    `OrthogonalGPRegressor` with the settings of that fit; its dtype is float64 and its device that
-    of train_X. It standardises inputs and outcomes itself, so that transforms are needed only for
-    what goes beyond that. Outcomes share one kernel and have noise of their own; the posterior is
-    that of the model itself, without the estimator's calibration.
+    Until `fit` is called its hyperparameters are those that a fit starts from. `train_Yvar` has the
+    variance of the noise of every outcome, `[n, m]`, where that is known and not to be learned.
+    `estimator` is an `OrthogonalGPRegressor` with the settings of a fit; its dtype is float64 and
+    its device that of train_X. It standardises inputs and outcomes itself, so that transforms are
+    needed only for what goes beyond that. Without a kernel of its own it has the default one with
+    a prior on its lengthscales (`orthogp.botorch.kernel`). Outcomes share one kernel and have noise
+    of their own; the posterior is that of the model itself, without the estimator's calibration.
     """
 
     def __init__(
         self,
         train_X: Tensor,
         train_Y: Tensor,
+        train_Yvar: Tensor | None = None,
         estimator: OrthogonalGPRegressor | None = None,
         outcome_transform: OutcomeTransform | None = None,
         input_transform: InputTransform | None = None,
@@ -74,21 +81,32 @@ class OrthogonalGPModel(Model, FantasizeMixin):
                 f"train_X has shape {tuple(train_X.shape)} and train_Y {tuple(train_Y.shape)}; "
                 "expected [n, d] and [n, m], without batches"
             )
+        if train_Yvar is not None and train_Yvar.shape != train_Y.shape:
+            raise DataError(
+                f"train_Yvar has shape {tuple(train_Yvar.shape)}; expected that of train_Y, "
+                f"{tuple(train_Y.shape)}"
+            )
         template = OrthogonalGPRegressor() if estimator is None else estimator
         if template.likelihood not in (None, "gaussian"):
             raise ConfigurationError("a BoTorch model has Gaussian noise; leave likelihood as None")
-        self._template = _changed(template, dtype="float64", device=str(train_X.device))
         if input_transform is not None:
             self.input_transform = input_transform.to(train_X)
             self.input_transform.train()
             self.transform_inputs(train_X)
             self.input_transform.eval()
+        noise = None if train_Yvar is None else train_Yvar.detach()
         if outcome_transform is not None:
             outcome_transform.train()
-            outcome_transform(train_Y, X=train_X)
+            noise = outcome_transform(train_Y, train_Yvar, X=train_X)[1]
             outcome_transform.eval()
             self.outcome_transform = outcome_transform
-        self._rows = [(train_X.detach(), train_Y.detach())]
+        # The variances of noise, where they are known, are those of outcomes as transformed.
+        self._rows = [(train_X.detach(), train_Y.detach(), noise)]
+        settings: dict[str, Any] = {"dtype": "float64", "device": str(train_X.device)}
+        if template.kernel is None and template.standardize:
+            inputs = self.transform_inputs(train_X[:1]).shape[-1]
+            settings["kernel"] = kernel_with_prior(inputs, bool(template.ard))
+        self._template = _changed(template, **settings)
         self._num_outcomes = train_Y.shape[-1]
         self._outputs = list(range(self._num_outcomes))
         self._fantasy: _Fantasy | None = None
@@ -102,10 +120,21 @@ class OrthogonalGPModel(Model, FantasizeMixin):
         return self
 
     def _learn(self, train_hyperparameters: bool, **parts: Any) -> None:
-        X, Y = self.train_inputs[0], self.train_targets
+        X, Y, noise = self.train_inputs[0], self.train_targets, self._known_noise()
+        if noise is not None:
+            parts["noise_variance"] = _array(noise)
         gp = _changed(self._template, train_hyperparameters=train_hyperparameters, **parts)
-        y = Y.cpu().numpy()
-        self._set_estimator(gp.fit(X.cpu().numpy(), y[:, 0] if y.shape[1] == 1 else y))
+        self._set_estimator(gp.fit(X.cpu().numpy(), _array(Y)))
+
+    def _known_noise(self) -> Float[Tensor, "n m"] | None:
+        """Of all rows, where that of any is known; of the others it is what the model has."""
+        if all(noise is None for *_, noise in self._rows):
+            return None
+        parts = [
+            self._noise.to(Y).expand_as(Y) if noise is None else noise.to(Y)
+            for _, Y, noise in self._rows
+        ]
+        return torch.cat(parts)
 
     def _set_estimator(self, gp: OrthogonalGPRegressor) -> None:
         self._gp = gp
@@ -121,33 +150,42 @@ class OrthogonalGPModel(Model, FantasizeMixin):
     @property
     def estimator(self) -> OrthogonalGPRegressor:
         """The fitted estimator: of inputs and outcomes as they are transformed."""
-        if self._gp is None:
-            self._learn(train_hyperparameters=False)
+        self._condition()
         assert self._gp is not None
         return self._gp
 
-    def __getattr__(self, name: str) -> Any:
-        # Conditioning takes a while, which is wasted where `fit` follows: it waits until it counts.
-        if name in ("likelihood", "covar_module") and self.__dict__.get("_gp", self) is None:
+    def _condition(self) -> None:
+        """On the rows, with the hyperparameters that a fit starts from, where there was none yet.
+
+        It takes a while, which is wasted where `fit` follows: it waits until it counts.
+        """
+        if self._gp is None:
             self._learn(train_hyperparameters=False)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("likelihood", "covar_module") and self.__dict__.get("_gp", self) is None:
+            self._condition()
         return super().__getattr__(name)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, Parameter]]:
+        self._condition()
+        return super().named_parameters(*args, **kwargs)
 
     @property
     def _units(self) -> list[Tensor]:
         """Shift and scale of inputs, then those of outcomes."""
-        if self._gp is None:
-            self._learn(train_hyperparameters=False)
+        self._condition()
         return self._unit_tensors
 
     @property
     def train_inputs(self) -> tuple[Float[Tensor, "n d"]]:
         """All rows, as the input transform leaves them."""
-        return (self.transform_inputs(torch.cat([X for X, _ in self._rows])),)
+        return (self.transform_inputs(torch.cat([X for X, *_ in self._rows])),)
 
     @property
     def train_targets(self) -> Float[Tensor, "n m"]:
         """All outcomes, as the outcome transform leaves them."""
-        Y = torch.cat([Y for _, Y in self._rows])
+        Y = torch.cat([Y for _, Y, _ in self._rows])
         return self.outcome_transform(Y)[0] if hasattr(self, "outcome_transform") else Y
 
     @property
@@ -212,7 +250,8 @@ class OrthogonalGPModel(Model, FantasizeMixin):
         if fantasy is None:
             return self._model_moments(X)
         X, F = X.to(fantasy.X), fantasy.X
-        batch, f = torch.broadcast_shapes(X.shape[:-2], F.shape[:-2]), F.shape[-2]
+        shapes, f = (t.shape[:-2] for t in (X, F, fantasy.noise)), F.shape[-2]
+        batch = torch.broadcast_shapes(*shapes)
         both = [t.expand(*batch, *t.shape[-2:]) for t in (F, X)]
         mean, covariance = self._model_moments(torch.cat(both, -2))
         noise = _outputs_first(fantasy.noise, mean[..., :f])
@@ -246,8 +285,7 @@ class OrthogonalGPModel(Model, FantasizeMixin):
             outcomes = self.outcome_transform(Y)[0]
         tracked = any(t.requires_grad for t in (X, Y))
         whole = self._fantasy is None and len(self._outputs) == self._num_outcomes
-        one_noise = noise is None or self.num_outputs == 1
-        if X.ndim == 2 and Y.ndim == 2 and whole and one_noise and not tracked:
+        if X.ndim == 2 and Y.ndim == 2 and whole and not tracked:
             return self._joined(X, Y, transformed, outcomes, noise)
         variances = self._noise.expand(X.shape[-2], -1) if noise is None else noise.to(self._noise)
         new = _Fantasy(transformed.to(self._noise), outcomes.to(self._noise), variances)
@@ -260,13 +298,16 @@ class OrthogonalGPModel(Model, FantasizeMixin):
     ) -> "OrthogonalGPModel":
         if len(X) == 0:
             return self
-        y, weight = outcomes.cpu().numpy(), None
+        gp = self.estimator
+        if noise is None and self._rows[0][2] is not None:
+            # As in BoTorch's models of known noise: the mean of those known.
+            noise = self._noise
         if noise is not None:
-            weight = (self._noise / noise.to(self._noise)).expand(len(X), 1)[:, 0].cpu().numpy()
-        y = y[:, 0] if y.shape[1] == 1 else y
+            noise = noise.to(outcomes).expand_as(outcomes)
+            gp = copy(gp).set_params(noise_variance=_array(noise))
         found = self._copy()
-        found._rows = [*self._rows, (X.detach(), Y.detach())]
-        found._set_estimator(self.estimator.condition_on(transformed.cpu().numpy(), y, weight))
+        found._rows = [*self._rows, (X.detach(), Y.detach(), noise)]
+        found._set_estimator(gp.condition_on(transformed.cpu().numpy(), _array(outcomes)))
         return found
 
     def subset_output(self, idcs: list[int]) -> "OrthogonalGPModel":
@@ -300,8 +341,7 @@ class OrthogonalGPModel(Model, FantasizeMixin):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """Hyperparameters and transforms."""
-        if self._gp is None:
-            self._learn(train_hyperparameters=False)
+        self._condition()
         return super().state_dict(*args, **kwargs)
 
     def _require_rows(self, name: str) -> None:
@@ -323,6 +363,12 @@ def _changed(estimator: OrthogonalGPRegressor, **settings: Any) -> OrthogonalGPR
     found = clone(estimator)
     assert isinstance(found, OrthogonalGPRegressor)
     return found.set_params(**settings)
+
+
+def _array(values: Float[Tensor, "n m"]) -> NDArray[np.float64]:
+    """Without the axis of outcomes where there is one."""
+    found = values.cpu().double().numpy()
+    return found[:, 0] if found.shape[1] == 1 else found
 
 
 def _outputs_first(noise: Tensor, like: Float[Tensor, "*b m q"]) -> Float[Tensor, "*b m q"]:
