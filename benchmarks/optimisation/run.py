@@ -2,7 +2,7 @@
 
     python benchmarks/optimisation/run.py --out records.jsonl [--problem hartmann6] \
         [--models orthogp,exact] [--start 12] [--evaluations 80] [--batch 4] [--seeds 1] \
-        [--device cpu]
+        [--device cpu] [--first-seed 0] [--seconds 600]
 
 Hartmann-6, Ackley-20 on [-5, 10] or a path between obstacles in 60 dimensions, observed with a
 little noise. `orthogp` is `OrthogonalGPModel`, `exact` `SingleTaskGP`, `variational`
@@ -14,8 +14,9 @@ functions of the posterior in a trust region. All models share that region's rul
 differs is the model.
 
 Every round appends a line to the file: `best` is the largest value so far without noise, `seconds`
-those of the round without its evaluations. A run that was stopped goes on where it was, from its
-rows in the folder FILE.rows, with a new fit.
+those of the round without its evaluations. A run that was stopped, or that has ended because
+`--seconds` are over, goes on where it was, from its rows in the folder records.rows, with a new
+fit. `picture.py` draws what the file has.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from typing import Any
 
 import torch
 from models import KINDS, Kind
-from problems import PROBLEMS, Problem
+from objectives import PROBLEMS, Problem
 from proposals import Region, by_functions, by_improvement
 from torch import Tensor
 from torch.quasirandom import SobolEngine
@@ -148,8 +149,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seconds", type=float, default=math.inf)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
+    deadline = time.monotonic() + given.seconds
     folder = given.out.with_suffix(".rows")
     folder.mkdir(parents=True, exist_ok=True)
     for seed in range(given.first_seed, given.first_seed + given.seeds):
@@ -162,7 +165,7 @@ def main() -> None:
                 "problem": given.problem, "model": name, "seed": seed, "batch": given.batch,
                 "device": given.device,
             }  # fmt: skip
-            while not run.done:
+            while not run.done and time.monotonic() < deadline:
                 line = json.dumps(what | run.step())
                 with given.out.open("a") as file:
                     file.write(line + "\n")

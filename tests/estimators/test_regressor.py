@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from gpytorch.kernels import PeriodicKernel, ScaleKernel
+from gpytorch.kernels import PeriodicKernel, RQKernel, ScaleKernel
 from gpytorch.likelihoods import GaussianLikelihood
 from scipy import stats
 from scipy.integrate import cumulative_trapezoid
@@ -131,11 +131,29 @@ def test_draws_have_the_predicted_mean_and_covariance(fitted):
     assert np.array_equal(fitted.sample_y(NEW[:6], 2), fitted.sample_y(NEW[:6], 2))
 
 
-def test_many_rows_are_drawn_independently_and_it_says_so(fitted):
+def test_a_draw_of_many_rows_is_one_function_at_all_of_them(fitted):
+    few, times, number = NEW[:3], 700, 400
+    draws = fitted.sample_y(np.repeat(few, times, axis=0), number)
+    assert draws.shape == (3 * times, number)
+    mean, std = fitted.predict(few, return_std=True)
+    latent_std = fitted.predict_latent(few)[1]
+    each = draws.reshape(3, times, number)
+    # What is left of noise in the mean of so many observations at one point counts for little.
+    _, covariance = fitted.predict(few, return_cov=True)
+    covariance = covariance - np.diag(std**2 - latent_std**2)
+    error = np.sqrt(2 / number) * latent_std.max() ** 2
+    np.testing.assert_allclose(np.cov(each.mean(1)), covariance, atol=5 * error)
+    np.testing.assert_allclose(each.mean((1, 2)), mean, atol=5 * std.max() / np.sqrt(number))
+    noise = each.std(1).mean(1)
+    np.testing.assert_allclose(noise, np.sqrt(std**2 - latent_std**2), rtol=0.05)
+
+
+def test_many_rows_of_another_kernel_are_drawn_independently_and_it_says_so():
+    gp = small(kernel=RQKernel(), train_hyperparameters=False).fit(X, Y)
     many = np.repeat(NEW[:1], 2001, axis=0)
     with pytest.warns(UserWarning, match="drawn independently"):
-        draws = fitted.sample_y(many, 3)
-    mean, std = fitted.predict(NEW[:1], return_std=True)
+        draws = gp.sample_y(many, 3)
+    mean, std = gp.predict(NEW[:1], return_std=True)
     assert draws.mean() == pytest.approx(mean[0], abs=0.1 * std[0])
     assert draws.std() == pytest.approx(std[0], rel=0.05)
 

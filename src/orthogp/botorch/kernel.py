@@ -1,4 +1,4 @@
-"""The default kernel of the model for BoTorch: orthogp's own, with a prior that knows the dimension.
+"""The default kernel of the model for BoTorch: with a prior that knows the number of inputs.
 
 In d dimensions points of the unit cube are about √d apart. With a few hundred rows in tens of
 dimensions the evidence alone does not keep lengthscales from being much shorter, and the model then

@@ -34,12 +34,16 @@ class SampledFunctions:
         """Every function at X: `(n, s)` for s functions, or `(n, t, s)`."""
         units = self._fitted.units
         X = encoded(self._estimator, X, units.columns, units.plan)
-        x = self._fitted.standardised(X).to(self._fitted.predictor.device)
-        found = torch.cat([self._calibrated(part).cpu() for part in x.split(CHUNK_ROWS)], -1)
+        found = self.latents(X)
         targets = self._fitted.units.targets
         if isinstance(targets, NumberTargets):
             return np.stack([targets.before_inverse(sample) for sample in found.numpy()], axis=-1)
         return found.permute(2, 1, 0).squeeze(1).numpy()
+
+    def latents(self, X: Array) -> Tensor:
+        """At encoded rows, in the units of the model: `[s, c, n]`."""
+        x = self._fitted.standardised(X).to(self._fitted.predictor.device)
+        return torch.cat([self._calibrated(part).cpu() for part in x.split(CHUNK_ROWS)], -1)
 
     def _calibrated(self, x: Tensor) -> Tensor:
         """With the variance of the calibration: that of `predict_latent`."""

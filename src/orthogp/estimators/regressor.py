@@ -20,7 +20,7 @@ from orthogp.estimators.checks import require_fitted
 from orthogp.estimators.conformal import CrossScores, require_scores, threshold
 from orthogp.estimators.defaults import REGRESSION_VARIANCE
 from orthogp.estimators.fitted import Fitted
-from orthogp.estimators.functions import gradient_of, gradient_std_of
+from orthogp.estimators.functions import SampledFunctions, gradient_of, gradient_std_of
 from orthogp.estimators.intake import FitData
 from orthogp.estimators.known_noise import fix_noise, fixed_noise
 from orthogp.estimators.predictive import (
@@ -230,18 +230,13 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
     ) -> NDArray:
         """Draws of new observations, `(n, n_samples)` or `(n, t, n_samples)`.
 
-        Up to 2000 rows a draw is one function at all of them; beyond, rows are drawn independently.
+        A draw is one function at all rows. Where there are more than 2000 of them and the kernel is
+        no sum of RBF and Matérn kernels, rows are drawn independently.
         """
         fitted, X = self._prediction_inputs(X)
         if not is_count(n_samples):
             raise ConfigurationError(f"n_samples is {n_samples!r}; expected a whole number from 1")
         generator = torch.Generator().manual_seed(seed_from(random_state))
-        if len(X) > MOST_JOINT_ROWS:
-            warnings.warn(
-                f"{len(X)} rows are too many for one covariance matrix: each row is drawn "
-                f"independently of the others; ask for at most {MOST_JOINT_ROWS} at once",
-                stacklevel=2,
-            )
         likelihood, calibration, targets = parts_of(fitted)
         scale = noise_scale_at(fitted, X, noise_variance)
 
@@ -254,14 +249,23 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
             f = mean + std * standard_normal((n_samples, *mean.shape), generator, mean)
             return draw(rows, f)
 
-        if len(X) > MOST_JOINT_ROWS:
-            found = fitted.map_latents(X, independent)
-        else:
+        if len(X) <= MOST_JOINT_ROWS:
             mean, covariance = joint_latents(fitted, X)
             noise = standard_normal((n_samples, *mean.shape), generator, mean)
             shape = square_root(covariance)
             f = mean + torch.einsum("cnm,scm->scn", shape, noise)
             found = draw(slice(None), f).cpu().numpy()
+        elif fitted.model.covariance.terms is not None:
+            functions = fitted.model.sample_functions(n_samples, generator)
+            f = SampledFunctions(type(self), fitted, functions).latents(X)
+            found = draw(slice(None), f.to(fitted.predictor.device)).cpu().numpy()
+        else:
+            warnings.warn(
+                f"{len(X)} rows are too many for one covariance matrix: each row is drawn "
+                f"independently of the others; ask for at most {MOST_JOINT_ROWS} at once",
+                stacklevel=2,
+            )
+            found = fitted.map_latents(X, independent)
         return np.stack([targets.in_units(sample) for sample in found], axis=-1)
 
     @cpu_by_default()
