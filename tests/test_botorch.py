@@ -278,8 +278,13 @@ def test_thousands_of_points_together(near):
 def test_what_is_refused(near):
     with pytest.raises(DataError, match="without batches"):
         OrthogonalGPModel(X, Y[:, 0])
-    with pytest.raises(ConfigurationError, match="Gaussian noise"):
-        OrthogonalGPModel(X, Y, estimator=OrthogonalGPRegressor(likelihood="laplace"))
+    settings = {
+        "Gaussian noise": {"likelihood": "laplace"}, "train_Yvar": {"noise": "learned"},
+        "outcome_transform": {"target_transform": "log"},
+    }  # fmt: skip
+    for message, setting in settings.items():
+        with pytest.raises(ConfigurationError, match=message):
+            OrthogonalGPModel(X, Y, estimator=OrthogonalGPRegressor(**setting))
     fantasy = near.condition_on_observations(X[None, :2], Y[None, :2])
     for act in (fantasy.fit, lambda: fantasy.sample_functions(1)):
         with pytest.raises(ConfigurationError, match="without fantasies"):

@@ -152,6 +152,22 @@ class TestModelOnAGpu(TestModel):
     device = torch.device("cuda")
 
 
+@pytest.mark.cuda
+def test_a_gpu_gives_what_a_cpu_gives():
+    found = []
+    for device in ("cpu", "cuda"):
+        x, y = (t.to(device) for t in data(outcomes=2))
+        model = OrthogonalGPModel(x, y, estimator=OrthogonalGPRegressor(**SMALL))
+        model = model.condition_on_observations(*(t.to(device) for t in data(4, 2, seed=3)))
+        sampler = SobolQMCNormalSampler(torch.Size([2]), seed=0)
+        at = NEW.reshape(4, 3, D).to(device).requires_grad_()
+        posterior = model.fantasize(at[:, :1], sampler).posterior(at)
+        (posterior.mean.sum() + posterior.variance.sum()).backward()
+        found.append([t.detach().cpu() for t in (posterior.mean, posterior.variance, at.grad)])
+    for cpu, gpu in zip(*found, strict=True):
+        torch.testing.assert_close(gpu, cpu, rtol=1e-4, atol=1e-4)
+
+
 def known(outcomes=1):
     """Variances of noise that differ from row to row, and between outcomes."""
     steps = torch.linspace(0.05, 1.0, len(X) * outcomes).double()

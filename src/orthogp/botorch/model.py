@@ -14,7 +14,6 @@ for good (`orthogp.posterior.conditioning`), in milliseconds.
 
 from collections.abc import Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -33,25 +32,12 @@ from sklearn.base import clone
 from torch import Size, Tensor
 from torch.nn import Parameter
 
+from orthogp.botorch.fantasies import Fantasies, outputs_first
 from orthogp.botorch.kernel import kernel_with_prior
 from orthogp.errors import ConfigurationError, DataError
 from orthogp.estimators import OrthogonalGPRegressor
 from orthogp.estimators.fitted import FARTHEST
 from orthogp.likelihoods import Gaussian
-from orthogp.linalg import condition_gaussian
-
-
-@dataclass(frozen=True)
-class _Fantasy:
-    """Observations of batches: inputs and outcomes as transformed, and the variances of noise."""
-
-    X: Float[Tensor, "*b f d"]
-    Y: Float[Tensor, "*y f m"]
-    noise: Float[Tensor, "*n f m"]
-
-    @property
-    def batch_shape(self) -> Size:
-        return torch.broadcast_shapes(self.X.shape[:-2], self.Y.shape[:-2])
 
 
 class OrthogonalGPModel(Model, FantasizeMixin):
@@ -87,8 +73,7 @@ class OrthogonalGPModel(Model, FantasizeMixin):
                 f"{tuple(train_Y.shape)}"
             )
         template = OrthogonalGPRegressor() if estimator is None else estimator
-        if template.likelihood not in (None, "gaussian"):
-            raise ConfigurationError("a BoTorch model has Gaussian noise; leave likelihood as None")
+        _check_settings(template)
         if input_transform is not None:
             self.input_transform = input_transform.to(train_X)
             self.input_transform.train()
@@ -109,7 +94,7 @@ class OrthogonalGPModel(Model, FantasizeMixin):
         self._template = _changed(template, **settings)
         self._num_outcomes = train_Y.shape[-1]
         self._outputs = list(range(self._num_outcomes))
-        self._fantasy: _Fantasy | None = None
+        self._fantasies: Fantasies | None = None
         self._gp: OrthogonalGPRegressor | None = None
         self._unit_tensors: list[Tensor] = []
 
@@ -194,7 +179,7 @@ class OrthogonalGPModel(Model, FantasizeMixin):
 
     @property
     def batch_shape(self) -> Size:
-        return Size() if self._fantasy is None else self._fantasy.batch_shape
+        return Size() if self._fantasies is None else self._fantasies.batch_shape
 
     def _set_transformed_inputs(self) -> None:
         """Rows are transformed when the model takes them."""
@@ -222,7 +207,7 @@ class OrthogonalGPModel(Model, FantasizeMixin):
         mean, covariance = self._moments(transformed)
         if observation_noise is not False:
             noise = observation_noise if isinstance(observation_noise, Tensor) else self._noise
-            covariance = covariance + torch.diag_embed(_outputs_first(noise, mean))
+            covariance = covariance + torch.diag_embed(outputs_first(noise, mean))
         # A linear operator is factorised when samples are drawn, with jitter where points coincide.
         mean, operator = mean.to(X), to_linear_operator(covariance.to(X))
         if self.num_outputs == 1:
@@ -246,16 +231,9 @@ class OrthogonalGPModel(Model, FantasizeMixin):
         self, X: Float[Tensor, "*t q d"]
     ) -> tuple[Float[Tensor, "*b m q"], Float[Tensor, "*b m q q"]]:
         """Mean and covariance of every outcome, given the fantasies."""
-        fantasy = self._fantasy
-        if fantasy is None:
+        if self._fantasies is None:
             return self._model_moments(X)
-        X, F = X.to(fantasy.X), fantasy.X
-        shapes, f = (t.shape[:-2] for t in (X, F, fantasy.noise)), F.shape[-2]
-        batch = torch.broadcast_shapes(*shapes)
-        both = [t.expand(*batch, *t.shape[-2:]) for t in (F, X)]
-        mean, covariance = self._model_moments(torch.cat(both, -2))
-        noise = _outputs_first(fantasy.noise, mean[..., :f])
-        return condition_gaussian(mean, covariance, fantasy.Y.to(mean).mT, noise)
+        return self._fantasies.condition(*self._model_moments(self._fantasies.before(X)))
 
     def _model_moments(self, X: Tensor) -> tuple[Tensor, Tensor]:
         shift_x, scale_x, shift_y, scale_y = self._units
@@ -284,13 +262,13 @@ class OrthogonalGPModel(Model, FantasizeMixin):
         if hasattr(self, "outcome_transform"):
             outcomes = self.outcome_transform(Y)[0]
         tracked = any(t.requires_grad for t in (X, Y))
-        whole = self._fantasy is None and len(self._outputs) == self._num_outcomes
+        whole = self._fantasies is None and len(self._outputs) == self._num_outcomes
         if X.ndim == 2 and Y.ndim == 2 and whole and not tracked:
             return self._joined(X, Y, transformed, outcomes, noise)
         variances = self._noise.expand(X.shape[-2], -1) if noise is None else noise.to(self._noise)
-        new = _Fantasy(transformed.to(self._noise), outcomes.to(self._noise), variances)
+        new = Fantasies(transformed.to(self._noise), outcomes.to(self._noise), variances)
         found = self._copy()
-        found._fantasy = new if self._fantasy is None else _both(self._fantasy, new)
+        found._fantasies = new if self._fantasies is None else self._fantasies.and_then(new)
         return found
 
     def _joined(
@@ -314,10 +292,8 @@ class OrthogonalGPModel(Model, FantasizeMixin):
         """The model of some of the outcomes, sharing all else."""
         found = self._copy()
         found._outputs = [self._outputs[i] for i in idcs]
-        fantasy = self._fantasy
-        if fantasy is not None:
-            parts = fantasy.Y[..., idcs], fantasy.noise[..., idcs]
-            found._fantasy = _Fantasy(fantasy.X, *parts)
+        if self._fantasies is not None:
+            found._fantasies = self._fantasies.subset(idcs)
         if hasattr(self, "outcome_transform"):
             found.outcome_transform = self.outcome_transform.subset_output(idcs)
         return found
@@ -345,7 +321,7 @@ class OrthogonalGPModel(Model, FantasizeMixin):
         return super().state_dict(*args, **kwargs)
 
     def _require_rows(self, name: str) -> None:
-        if self._fantasy is not None or len(self._outputs) != self._num_outcomes:
+        if self._fantasies is not None or len(self._outputs) != self._num_outcomes:
             raise ConfigurationError(
                 f"{name} is for a model of all its outcomes and without fantasies"
             )
@@ -356,6 +332,18 @@ class OrthogonalGPModel(Model, FantasizeMixin):
         for name in ("_parameters", "_buffers", "_modules"):
             object.__setattr__(found, name, getattr(self, name).copy())
         return found
+
+
+def _check_settings(estimator: OrthogonalGPRegressor) -> None:
+    if estimator.likelihood not in (None, "gaussian"):
+        raise ConfigurationError("a BoTorch model has Gaussian noise; leave likelihood as None")
+    if estimator.noise != "constant":
+        raise ConfigurationError(
+            f"noise is {estimator.noise!r}; a BoTorch model has constant noise, or known noise as "
+            "train_Yvar"
+        )
+    if estimator.target_transform is not None:
+        raise ConfigurationError("target_transform is BoTorch's outcome_transform here; pass that")
 
 
 def _changed(estimator: OrthogonalGPRegressor, **settings: Any) -> OrthogonalGPRegressor:
@@ -369,20 +357,3 @@ def _array(values: Float[Tensor, "n m"]) -> NDArray[np.float64]:
     """Without the axis of outcomes where there is one."""
     found = values.cpu().double().numpy()
     return found[:, 0] if found.shape[1] == 1 else found
-
-
-def _outputs_first(noise: Tensor, like: Float[Tensor, "*b m q"]) -> Float[Tensor, "*b m q"]:
-    """Variances, `[*b, q or 1, m]`, as those of `like`."""
-    return noise.to(like).mT.expand(torch.broadcast_shapes(noise.mT.shape, like.shape))
-
-
-def _both(first: _Fantasy, second: _Fantasy) -> _Fantasy:
-    """Observations of both, each expanded to the batches of the other."""
-
-    def joined(one: Tensor, other: Tensor) -> Tensor:
-        batch = torch.broadcast_shapes(one.shape[:-2], other.shape[:-2])
-        return torch.cat([t.expand(*batch, *t.shape[-2:]) for t in (one, other)], -2)
-
-    return _Fantasy(
-        joined(first.X, second.X), joined(first.Y, second.Y), joined(first.noise, second.noise)
-    )

@@ -58,7 +58,7 @@ class FunctionPath(SamplePath):
 @DrawMatheronPaths.register(OrthogonalGPModel)
 def _draw_paths(model: OrthogonalGPModel, *, sample_shape: Size, **strategies: Any) -> FunctionPath:
     """In place of BoTorch's own strategies, which are for other models."""
-    if model._fantasy is not None:
+    if model._fantasies is not None:
         raise ConfigurationError("functions are drawn from a model without fantasies")
     seed = int(torch.randint(2**62, ()))
     generator = torch.Generator().manual_seed(seed)
