@@ -2,8 +2,8 @@
 
     python benchmarks/optimisation/picture.py records.jsonl docs/assets/optimisation.png
 
-A line is the median of the seeds, the area around it is from the worst to the best of them. Also
-prints the medians at some numbers of evaluations.
+A line is the median of the seeds, the area around it is from the worst to the best of them. Seconds
+are drawn where every record has them. Also prints the medians at some numbers of evaluations.
 """
 
 import json
@@ -68,19 +68,29 @@ def draw(axes: Axes, models: dict[str, dict[int, Rounds]], name: str) -> None:
 def main() -> None:
     found = read(Path(sys.argv[1]))
     problems = [name for name in TITLES if name in found]
-    figure = Figure(figsize=(4.2 * len(problems), 6.4), layout="constrained")
-    panels = figure.subplots(2, len(problems), squeeze=False)
-    for (above, below), problem in zip(panels.T, problems, strict=True):
-        draw(above, found[problem], "best")
-        draw(below, found[problem], "seconds")
-        above.set_title(TITLES[problem], fontsize=11)
-        below.set(yscale="log", xlabel="evaluations")
+    timed = all(
+        record["seconds"] is not None
+        for models in found.values()
+        for runs in models.values()
+        for rounds in runs.values()
+        for record in rounds.values()
+    )
+    figure = Figure(figsize=(4.2 * len(problems), 6.4 if timed else 3.8), layout="constrained")
+    panels = figure.subplots(1 + timed, len(problems), squeeze=False)
+    for column, problem in zip(panels.T, problems, strict=True):
+        draw(column[0], found[problem], "best")
+        column[0].set_title(TITLES[problem], fontsize=11)
+        column[-1].set_xlabel("evaluations")
+        if timed:
+            draw(column[1], found[problem], "seconds")
+            column[1].set_yscale("log")
         for model, runs in found[problem].items():
             places, values = seeds_at(runs, "best")
             at = {n: round(median(v), 3) for n, v in zip(places, values, strict=True)}
             print(problem, model, len(runs), "seeds:", {n: at[n] for n in PRINTED if n in at})
     panels[0, 0].set_ylabel("best value so far")
-    panels[1, 0].set_ylabel("seconds a round")
+    if timed:
+        panels[1, 0].set_ylabel("seconds a round")
     handles, labels = max(
         (a.get_legend_handles_labels() for a in panels[0]), key=lambda h: len(h[0])
     )

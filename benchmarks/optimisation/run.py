@@ -2,16 +2,16 @@
 
     python benchmarks/optimisation/run.py --out records.jsonl [--problem hartmann6] \
         [--models orthogp,exact] [--start 12] [--evaluations 80] [--batch 4] [--seeds 1] \
-        [--device cpu] [--first-seed 0] [--seconds 600]
+        [--first-seed 0] [--proposals functions] [--device cpu] [--seconds 600]
 
 Hartmann-6, Ackley-20 on [-5, 10] or a path between obstacles in 60 dimensions, observed with a
 little noise. `orthogp` is `OrthogonalGPModel`, `exact` `SingleTaskGP`, `variational`
 `SingleTaskVariationalGP`, `local` a `SingleTaskGP` of a trust region that begins anew with new
 points once it has shrunk, as TuRBO does, and `random` draws points. A round tells the model of the
 last batch, or fits it anew where the rows have become half as many again since its last fit, and
-proposes a batch: up to 10 points by `qLogExpectedImprovement`, more (and always for `local`) by
-functions of the posterior in a trust region. All models share that region's rules, so that what
-differs is the model.
+proposes a batch: where functions of the posterior are largest in a trust region. All models share
+the rules of that region, so that what differs is the model. With `--proposals improvement` all but
+`local` propose by `qLogExpectedImprovement` on the whole cube.
 
 Every round appends a line to the file: `best` is the largest value so far without noise, `seconds`
 those of the round without its evaluations. A run that was stopped, or that has ended because
@@ -34,8 +34,6 @@ from objectives import PROBLEMS, Problem
 from proposals import Region, by_functions, by_improvement
 from torch import Tensor
 from torch.quasirandom import SobolEngine
-
-MOST_BY_IMPROVEMENT = 10
 
 
 class Run:
@@ -99,7 +97,7 @@ class Run:
         if self.kind is None:
             return torch.rand(batch, self.problem.d, dtype=torch.float64).to(self.x)
         x, y = self.x[self.first :], self.y[self.first :]
-        if batch <= MOST_BY_IMPROVEMENT and not self.kind.local:
+        if self.given.proposals == "improvement" and not self.kind.local:
             return by_improvement(self.model, x, y, batch).detach()
         return by_functions(self.model, x, y, batch, self.region)
 
@@ -148,6 +146,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--proposals", choices=("functions", "improvement"), default="functions")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=math.inf)
     given = parser.parse_args()
@@ -158,12 +157,12 @@ def main() -> None:
     for seed in range(given.first_seed, given.first_seed + given.seeds):
         for name in given.models.split(","):
             run = Run(PROBLEMS[given.problem], KINDS[name], given, seed)
-            rows = folder / f"{given.problem}-{given.batch}-{name}-{seed}.pt"
+            rows = folder / f"{given.problem}-{given.batch}-{given.proposals}-{name}-{seed}.pt"
             if rows.exists():
                 run.resume(rows)
             what = {
                 "problem": given.problem, "model": name, "seed": seed, "batch": given.batch,
-                "device": given.device,
+                "proposals": given.proposals, "device": given.device,
             }  # fmt: skip
             while not run.done and time.monotonic() < deadline:
                 line = json.dumps(what | run.step())
