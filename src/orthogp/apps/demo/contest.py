@@ -68,11 +68,6 @@ class DemoResult:
     coverage: float = math.nan
     accuracy: float = math.nan
 
-    @property
-    def bound(self) -> list[tuple[float, float]]:
-        """Seconds and bound of every report."""
-        return [(row["seconds"], row["bound"]) for row in self.gp.history_]
-
 
 def regression_methods(size: DemoSize) -> tuple[Method, Method, Method]:
     """Inducing points alone, with residual points, and the default, in which every row counts."""

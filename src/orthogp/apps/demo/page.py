@@ -16,7 +16,6 @@ from orthogp.plotting import coverage_curve, reliability_curve
 from orthogp.plotting.pages import Chart, Page, Series
 
 NEUTRAL = "#808080"
-SKIP = 15.0
 
 
 def build_demo_page(
@@ -54,7 +53,7 @@ def build_demo_page(
         "the surface, all distances have one scale. The standard deviation is that of a new "
         "observation, noise included.",
     )
-    page.charts(_bound(outcomes[:2]), _coverage(outcomes, data))
+    page.charts(_coverage(outcomes, data))
     page.picture(
         pictures["points.png"],
         "The places of the two kinds of points over the surface.",
@@ -92,11 +91,6 @@ def build_demo_page(
         ]
     )
     return page
-
-
-def _bound(outcomes: Sequence[DemoResult]) -> Chart:
-    series = [Series(o.method.name, o.bound, o.method.colour) for o in outcomes]
-    return Chart("Bound against time", "seconds of training", "bound, nats", series, skip=SKIP)
 
 
 def _coverage(outcomes: Sequence[DemoResult], data: DemoData) -> Chart:
