@@ -186,16 +186,8 @@ def fit_near(
     warn_of_unused(settings)
     started = time.monotonic()
     deadline = started + (math.inf if config.max_time is None else config.max_time)
-    likelihood, mean, variance = prior
-    assert isinstance(likelihood, Gaussian)
-    rows = in_canonical_order(data.bound_rows)
-    groups = data.units.groups
-    kernel = own_kernel(settings, rows.x, len(rows), variance, groups).to(device)
-    likelihood = likelihood.to(device)
-    if settings["likelihood"] is None and data.typical_noise is None:
-        allow_little_noise(likelihood)
-    found = Hyperparameters(Covariance(kernel), likelihood)
-    require_evaluable(found.covariance, rows.x[:1].to(device))
+    rows, mean = in_canonical_order(data.bound_rows), prior[1]
+    found = starting_hyperparameters(settings, data, prior, rows, device)
     most = None if settings["max_steps"] is None else config.max_steps
     run = search_run(settings, found, rows, most, generator)
     problem = _Problem(settings, data.units.inputs, mean, near, calibrate, most, generator)
@@ -278,6 +270,25 @@ class _Problem:
             )
         ended = _ended(conditioned, self.calibrate, tuple(run.history), steps)
         return replace(ended, seconds=time.monotonic() - began)
+
+
+def starting_hyperparameters(
+    settings: Mapping[str, Any],
+    data: FitData,
+    prior: tuple[Likelihood, Mean | None, float],
+    rows: Rows,
+    device: torch.device,
+) -> Hyperparameters:
+    """Where a search for those that predict these rows begins."""
+    likelihood, _, variance = prior
+    assert isinstance(likelihood, Gaussian)
+    kernel = own_kernel(settings, rows.x, len(rows), variance, data.units.groups).to(device)
+    likelihood = likelihood.to(device)
+    if settings["likelihood"] is None and data.typical_noise is None:
+        _allow_little_noise(likelihood)
+    found = Hyperparameters(Covariance(kernel), likelihood)
+    require_evaluable(found.covariance, rows.x[:1].to(device))
+    return found
 
 
 def search_run(
@@ -379,7 +390,7 @@ def in_canonical_order(rows: Rows) -> Rows:
     return replace(rows, weight=weight).map(lambda t: t[order])
 
 
-def allow_little_noise(likelihood: Gaussian) -> None:
+def _allow_little_noise(likelihood: Gaussian) -> None:
     noise = likelihood.likelihood.noise_covar
     before = likelihood.likelihood.noise.detach().clone()
     noise.register_constraint("raw_noise", GreaterThan(SMALLEST_NOISE).to(before))

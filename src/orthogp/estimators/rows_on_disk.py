@@ -9,6 +9,7 @@ are held out.
 import math
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,21 +22,19 @@ from orthogp.estimators.near_fit import Calibrate, NearFit, calibration_of, log_
 from orthogp.estimators.near_rows import (
     LEARNING_SHARE,
     NearSettings,
-    allow_little_noise,
     choose_inducing_points,
     in_canonical_order,
     near_model,
     search_run,
+    starting_hyperparameters,
     warn_of_unused,
 )
-from orthogp.estimators.start import given_points, own_kernel
+from orthogp.estimators.start import given_points
 from orthogp.execution.urls import RemotePath, locate
-from orthogp.kernel.covariance import Covariance
-from orthogp.likelihoods import Gaussian, Likelihood
-from orthogp.model import require_evaluable
-from orthogp.posterior.row_store import remove_store
+from orthogp.likelihoods import Likelihood
+from orthogp.posterior.row_store import RowStore, remove_store
 from orthogp.training import Stream
-from orthogp.training.every_row import LeftOut
+from orthogp.training.every_row import Conditioned, LeftOut
 from orthogp.training.hyperparameters import Hyperparameters
 from orthogp.training.predictive import learn_to_predict
 from orthogp.training.rows_on_disk import condition_on_store, neighbourhoods, write_rows
@@ -58,22 +57,11 @@ def fit_on_disk(
     config = training_config(settings, data.num_rows, gaussian=True, seed=0)
     given_points(settings, "residual_points", data.units.inputs)
     warn_of_unused(settings)
-    folder = locate(settings["rows_dir"])
-    if isinstance(folder, RemotePath):
-        raise ConfigurationError(f"rows_dir is {folder}; predictions need a folder of this machine")
+    folder = _local_folder(settings["rows_dir"])
     deadline = time.monotonic() + (math.inf if config.max_time is None else config.max_time)
-    likelihood, mean, variance = prior
-    stream, held_out = data.train, data.held_out
-    assert isinstance(likelihood, Gaussian)
+    stream, sample = data.train, in_canonical_order(data.sample)
     assert isinstance(stream, Stream)
-    assert held_out is not None
-    sample = in_canonical_order(data.sample)
-    kernel = own_kernel(settings, sample.x, len(sample), variance, data.units.groups).to(device)
-    likelihood = likelihood.to(device)
-    if settings["likelihood"] is None:
-        allow_little_noise(likelihood)
-    found = Hyperparameters(Covariance(kernel), likelihood)
-    require_evaluable(found.covariance, sample.x[:1].to(device))
+    found = starting_hyperparameters(settings, data, prior, sample, device)
     learns = settings["train_hyperparameters"] and bool(found.parameters)
     most = None if settings["max_steps"] is None else config.max_steps
     run, steps = search_run(settings, found, sample, most, generator), 0
@@ -94,7 +82,7 @@ def fit_on_disk(
             return found.covariance.relevance(sample.x[:1].to(device)).sqrt()
 
     began = time.monotonic()
-    store = write_rows(folder.resolve(), stream, sample, scale())
+    store = write_rows(folder, stream, sample, scale())
     try:
         if learns and run.reason != "interrupt":
             order = torch.randperm(len(sample), generator=generator)
@@ -103,18 +91,7 @@ def fit_on_disk(
             )
             left = None if most is None else max(0, most - steps)
             steps += learn_to_predict(found, rows, generator, limit(), left, centres=centres).steps
-        beta = given_points(settings, "inducing_points", data.units.inputs)
-        if beta is None:
-            beta = choose_inducing_points(
-                settings, sample, found.covariance, MOST_INDUCING, generator
-            )
-        model = near_model(settings, kernel, likelihood, mean, beta)
-
-        def score(left_out: LeftOut) -> float:
-            calibration = calibration_of(model, left_out, calibrate)
-            return float(log_densities(model, left_out, calibration).mean())
-
-        best = condition_on_store(model, sample, store, near.counts, held_out, score)
+        best = _best_on_store(settings, data, prior[1], found, near, calibrate, store, generator)
         calibration = calibration_of(best.model, best.left_out, calibrate)
     except BaseException:
         remove_store(folder)
@@ -123,3 +100,35 @@ def fit_on_disk(
         best.model, best.predictor, best.left_out, calibration, tuple(run.history), steps,
         time.monotonic() - began,
     )  # fmt: skip
+
+
+def _local_folder(name: str | Path) -> Path:
+    folder = locate(name)
+    if isinstance(folder, RemotePath):
+        raise ConfigurationError(f"rows_dir is {folder}; predictions need a folder of this machine")
+    return folder.resolve()
+
+
+def _best_on_store(
+    settings: Mapping[str, Any],
+    data: FitData,
+    mean: Mean | None,
+    found: Hyperparameters,
+    near: NearSettings,
+    calibrate: Calibrate,
+    store: RowStore,
+    generator: torch.Generator,
+) -> Conditioned:
+    """The model with these hyperparameters that predicts held-out rows best from those stored."""
+    sample, held_out = in_canonical_order(data.sample), data.held_out
+    assert held_out is not None
+    beta = given_points(settings, "inducing_points", data.units.inputs)
+    if beta is None:
+        beta = choose_inducing_points(settings, sample, found.covariance, MOST_INDUCING, generator)
+    model = near_model(settings, found.covariance.kernel, found.likelihood, mean, beta)
+
+    def score(left_out: LeftOut) -> float:
+        calibration = calibration_of(model, left_out, calibrate)
+        return float(log_densities(model, left_out, calibration).mean())
+
+    return condition_on_store(model, sample, store, near.counts, held_out, score)

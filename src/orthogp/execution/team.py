@@ -129,12 +129,12 @@ class Team:
         except Exception as error:
             failure = error
         name = f"process {self.rank} of {self.size}"
-        kind, said = None, ""
+        kind, message = None, ""
         if isinstance(failure, OrthogpError):
-            kind, said = type(failure), f"{name}: {failure}"
+            kind, message = type(failure), f"{name}: {failure}"
         elif failure is not None:
-            kind, said = TeamError, f"{name} failed: {type(failure).__name__}: {failure!s:.200}"
-        first = self.first_of(None if kind is None else (kind, said))
+            kind, message = TeamError, f"{name} failed: {type(failure).__name__}: {failure!s:.200}"
+        first = self.first_of(None if kind is None else (kind, message))
         if failure is not None and not isinstance(failure, OrthogpError):
             raise failure
         if first is not None:

@@ -98,8 +98,8 @@ def load_model(
     passed = {"kernel": kernel, "likelihood": likelihood, "mean": mean, "folders": []}
     written = rows_folder(header.get("near"))
     if written is not None:
-        beside = [] if isinstance(place, RemotePath) else [place.parent / written.name]
-        passed["folders"] = [*beside, written] if rows_dir is None else [Path(rows_dir)]
+        same_folder = [] if isinstance(place, RemotePath) else [place.parent / written.name]
+        passed["folders"] = [*same_folder, written] if rows_dir is None else [Path(rows_dir)]
     try:
         saved = _assemble(tensors, header, passed)
     except OrthogpError as error:
