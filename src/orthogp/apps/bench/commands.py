@@ -9,9 +9,12 @@ import typer
 from rich.console import Console
 
 from orthogp.apps import comma_separated
+from orthogp.apps.accuracy.commands import accuracy_command, accuracy_table_command
 from orthogp.errors import ConfigurationError
 
-app = typer.Typer(help="Speed beside other libraries.", no_args_is_help=True)
+app = typer.Typer(help="Speed and accuracy beside other libraries.", no_args_is_help=True)
+app.command("accuracy")(accuracy_command)
+app.command("accuracy-table")(accuracy_table_command)
 
 Inducing = Annotated[int, typer.Option(help="Inducing points |β|.")]
 Residual = Annotated[int, typer.Option(help="Residual points |γ|.")]

@@ -32,12 +32,17 @@ from orthogp.training import Event, Report, Rows, full_bound
 
 @dataclass(frozen=True)
 class Place:
-    """Where jobs find their data, leave their records, and run. `steps` None means the paper's."""
+    """Where jobs find their data, leave their records, and run. `steps` None means the paper's.
+
+    `run` fits and measures a job, in a folder that it may leave checkpoints in; None means the
+    paper's methods. A function of a module, since it is sent to other processes.
+    """
 
     data_dir: Path
     out: Path
     device: str = "cpu"
     steps: int | None = None
+    run: "Callable[[Job, DataSet, Split, Place, Path], FitResult] | None" = None
 
 
 def finished(job: Job, place: Place) -> Record | None:
@@ -49,8 +54,10 @@ def finished(job: Job, place: Place) -> Record | None:
         return None
     if record is None or record.status != "done":
         return None
+    if job.method not in METHODS:
+        return record
     wanted = place.steps or EXPERIMENTS[job.experiment].training.max_steps
-    return record if job.method not in METHODS or record.steps >= wanted else None
+    return record if record.steps >= wanted else None
 
 
 def perform(job: Job, task: str, place: Place) -> Record | None:
@@ -72,7 +79,8 @@ def perform(job: Job, task: str, place: Place) -> Record | None:
             data |= _described(table)
             parts = split_dataset(table, job.split)
             data |= {"train_rows": len(parts.x_train), "test_rows": len(parts.x_test)}
-            record = Record(job, "done", data=data, **vars(_run(job, table, parts, place, folder)))
+            result = (place.run or run_method)(job, table, parts, place, folder)
+            record = Record(job, "done", data=data, **vars(result))
         except Exception as error:
             reason = str(error).strip().split("\n")[0]
             record = Record(job, "failed", f"{type(error).__name__}: {reason}", data=data)
@@ -83,7 +91,8 @@ def perform(job: Job, task: str, place: Place) -> Record | None:
         return record
 
 
-def _run(job: Job, table: DataSet, parts: Split, place: Place, folder: Path) -> FitResult:
+def run_method(job: Job, table: DataSet, parts: Split, place: Place, folder: Path) -> FitResult:
+    """A method of the paper's experiments."""
     experiment, regression = EXPERIMENTS[job.experiment], table.task == "regression"
     if job.method == "Default":
         return run_default(parts, regression, job.split, place.device, folder)

@@ -28,6 +28,7 @@ class FitResult:
 
     settings: dict[str, Any]
     metrics: dict[str, float]
+    costs: dict[str, float] = field(default_factory=dict)
     steps: int = 0
     recoveries: int = 0
     seconds: float = 0.0

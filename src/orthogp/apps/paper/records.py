@@ -15,7 +15,10 @@ from orthogp.errors import FileError
 from orthogp.execution.files import write_atomically
 
 FORMAT = 1
-PACKAGES = ("orthogp", "torch", "gpytorch", "numpy", "scikit-learn", "ngboost")
+PACKAGES = (
+    "orthogp", "torch", "gpytorch", "numpy", "scikit-learn", "ngboost", "lightgbm", "xgboost",
+    "catboost", "pytabkit", "gpboost", "tabpfn",
+)  # fmt: skip
 COMMIT_VARIABLE = "ORTHOGP_COMMIT"
 
 # One report of a run: step, seconds, bound, and metrics where there are any.
@@ -45,7 +48,8 @@ class Record:
     `settings` are the model's and the training's; `data` has task, rows, inputs, classes,
     train_rows, test_rows. `metrics`, on the test rows of the z-scored targets: log_likelihood (nats
     a row) and rmse or accuracy (percent), coverage (percent of 90 % intervals, regression), and of
-    the training rows bound (nats a row). Not every method has every metric. `history` has one dict
+    the training rows bound (nats a row). Not every method has every metric. `costs`, where they are
+    measured: fit_seconds, predict_seconds, peak_mib, cuda_peak_mib. `history` has one dict
     a report: step, seconds (of training alone), bound (nats a row, estimated from batches), and
     where the experiment draws curves the same test metrics.
     """
@@ -56,6 +60,7 @@ class Record:
     settings: dict[str, Any] = field(default_factory=dict)
     data: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    costs: dict[str, float] = field(default_factory=dict)
     steps: int = 0
     recoveries: int = 0
     seconds: float = 0.0

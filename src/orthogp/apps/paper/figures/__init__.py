@@ -56,7 +56,7 @@ def draw_figures(
     else:
         experiments = ", ".join((*CURVES, *METRICS))
         raise ConfigurationError(f"there are figures of {experiments} only, none of {experiment!r}")
-    return [] if figure is None else _write(figure, out, experiment)
+    return [] if figure is None else write_figure(figure, out, experiment)
 
 
 def _panels(records: Iterable[Record], experiment: str) -> list[list[Panel]]:
@@ -154,7 +154,8 @@ def sensible_limits(curves: Sequence[Sequence[float]]) -> tuple[float, float] | 
     return low - margin, high + margin
 
 
-def _write(figure: "Figure", out: Path, name: str) -> list[Path]:
+def write_figure(figure: "Figure", out: Path, name: str) -> list[Path]:
+    """NAME.svg and NAME.png under `out`."""
     from matplotlib import rc_context
 
     paths = []
