@@ -27,7 +27,11 @@ from orthogp.errors import ConfigurationError
 
 TINY = Setup(n_inducing=8, n_residual=5, batch=16, dims=3, rows=200, threads=1)
 OPTIONS = "--n-inducing 8 --n-residual 5 --batch 16 --dims 3 --steps 2 --repeats 1 --threads 1"
-BUILDERS = {"ours": ours.OrthogpModel, "gpytorch": gpytorch_models.GPyTorchModel}
+BUILDERS = {
+    "ours": ours.OrthogpModel,
+    "gpytorch": gpytorch_models.GPyTorchModel,
+    "large_batch": gpytorch_models.LargeBatchModel,
+}
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +48,7 @@ def result(tmp_path_factory):
 def test_a_result_has_every_contestant_and_their_ratios(result):
     result, _ = result
     names = [OURS, "orthogp_coupled", "orthogp_coupled_108"]
-    names += ["gpytorch_orthogonal", "gpytorch_svgp"]
+    names += ["gpytorch_orthogonal", "gpytorch_svgp", "gpytorch_large_batch"]
     assert list(result["ms"]) == list(result["peak_mb"]) == names
     assert list(result["ratio"]) == names[1:]
     for name, ratio in result["ratio"].items():

@@ -188,13 +188,14 @@ def fit_ngboost(problem: Problem) -> FittedModel:
     model.fit(
         split.x, split.y, X_val=split.x_held, Y_val=split.y_held, early_stopping_rounds=PATIENCE
     )
+    trees = model.best_val_loss_itr + 1
 
     def predict(x: Array) -> GaussianPredictive:
-        # Up to the best iteration, which `pred_dist` takes by itself only in newer versions.
-        found = model.pred_dist(x, max_iter=model.best_val_loss_itr)
+        # By default it takes all trees, those after the best as well.
+        found = model.pred_dist(x, max_iter=trees)
         return GaussianPredictive(np.asarray(found.loc), np.asarray(found.scale))
 
-    settings |= {"trees": model.best_val_loss_itr, "patience": PATIENCE}
+    settings |= {"trees": trees, "patience": PATIENCE}
     return FittedModel(predict, settings)
 
 

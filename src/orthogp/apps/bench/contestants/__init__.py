@@ -29,6 +29,7 @@ def lineup(setup: Setup, peers: tuple[str, ...]) -> dict[str, Entry]:
         f"orthogp_coupled_{wider.n_inducing}": Entry(OUR_MODEL, wider, "orthogp"),
         "gpytorch_orthogonal": Entry("gpytorch_models:GPyTorchModel", setup, "gpytorch"),
         "gpytorch_svgp": Entry("gpytorch_models:GPyTorchModel", svgp, "gpytorch"),
+        "gpytorch_large_batch": Entry("gpytorch_models:LargeBatchModel", svgp, "gpytorch"),
         "gpjax_svgp": Entry("gpjax_svgp:GPJaxSVGP", svgp, "gpjax"),
         "gpflow_svgp": Entry("gpflow_svgp:GPflowSVGP", svgp, "gpflow"),
     }

@@ -1,9 +1,11 @@
-"""GPyTorch: its orthogonally decoupled strategy, or the SVGP where there are no residual points.
+"""GPyTorch: its orthogonally decoupled strategy, or the SVGP where there are no residual points,
+by its usual strategy or by that for large batches, which works in float64.
 
 The SVGP takes natural steps (NGD). With them the decoupled strategy stops with NotPSDError at the
 third step of the default setup (gpytorch#1267), so there Adam moves everything.
 """
 
+from functools import partial
 from itertools import chain
 
 import gpytorch
@@ -13,6 +15,7 @@ from gpytorch.kernels import MaternKernel, RBFKernel, ScaleKernel
 from gpytorch.variational import (
     CholeskyVariationalDistribution,
     DeltaVariationalDistribution,
+    LargeBatchVariationalStrategy,
     NaturalVariationalDistribution,
     OrthogonallyDecoupledVariationalStrategy,
     VariationalStrategy,
@@ -22,14 +25,20 @@ from .contract import Data, Setup
 
 
 class Posterior(gpytorch.models.ApproximateGP):
-    def __init__(self, setup: Setup, beta: torch.Tensor, gamma: torch.Tensor):
+    def __init__(
+        self,
+        setup: Setup,
+        beta: torch.Tensor,
+        gamma: torch.Tensor,
+        svgp: type[VariationalStrategy],
+    ):
         if setup.n_residual:
             inner = VariationalStrategy(self, beta, CholeskyVariationalDistribution(len(beta)))
             strategy = OrthogonallyDecoupledVariationalStrategy(
                 inner, gamma, DeltaVariationalDistribution(len(gamma))
             )
         else:
-            strategy = VariationalStrategy(self, beta, NaturalVariationalDistribution(len(beta)))
+            strategy = svgp(self, beta, NaturalVariationalDistribution(len(beta)))
         super().__init__(strategy)
         dims = setup.dims if setup.ard else None
         rough = ScaleKernel(MaternKernel(2.5, ard_num_dims=dims))
@@ -48,7 +57,9 @@ class Posterior(gpytorch.models.ApproximateGP):
 class GPyTorchModel:
     chunk_rows = None
 
-    def __init__(self, setup: Setup, data: Data):
+    def __init__(
+        self, setup: Setup, data: Data, svgp: type[VariationalStrategy] = VariationalStrategy
+    ):
         self.versions = {"gpytorch": gpytorch.__version__, "torch": torch.__version__}
 
         def tensor(array: np.ndarray) -> torch.Tensor:
@@ -57,7 +68,7 @@ class GPyTorchModel:
         self.batch = setup.batch
         self.x, self.y, self.test = tensor(data.x), tensor(data.y), tensor(data.test)
         dtype = self.x.dtype
-        self.model = Posterior(setup, tensor(data.beta), tensor(data.gamma))
+        self.model = Posterior(setup, tensor(data.beta), tensor(data.gamma), svgp)
         self.model.to(setup.device, dtype)
         likelihood = gpytorch.likelihoods.GaussianLikelihood().to(setup.device, dtype)
         likelihood.initialize(noise=setup.noise)
@@ -96,3 +107,6 @@ class GPyTorchModel:
 
     def peak_bytes(self) -> int | None:
         return torch.cuda.max_memory_allocated() if self.x.is_cuda else None
+
+
+LargeBatchModel = partial(GPyTorchModel, svgp=LargeBatchVariationalStrategy)
