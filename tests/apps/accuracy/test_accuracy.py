@@ -272,3 +272,16 @@ def test_a_collected_file_gives_the_same_table(tmp_path: Path) -> None:
     assert "lightgbm" not in shown.output
     assert not (tmp_path / "figures").exists()
     assert result_table(one, FIT_SECONDS).rows[0].cells[0].value == 1.0
+
+
+@pytest.mark.cuda
+def test_a_record_of_a_gpu(data: Path, tmp_path: Path) -> None:
+    place = Place(data, tmp_path, "cuda", run=run_model)
+    for name in ("orthogp", "exact-gp"):
+        job = Job("accuracy-regression", "waves", method_name(name, MODELS[name], "cuda"), 0)
+        record = perform(job, "regression", place)
+        assert record is not None
+        assert record.status == "done", record.reason
+        assert record.settings["device"] == "cuda"
+        assert record.costs["cuda_peak_mib"] > 0
+        assert record.metrics["rmse"] < 0.4
