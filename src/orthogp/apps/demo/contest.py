@@ -34,7 +34,7 @@ class DemoSize:
 
 
 FULL = DemoSize(
-    rows=25_000, test_rows=4000, steps=150, batch_size=2048,
+    rows=25_000, test_rows=4000, steps=120, batch_size=2048,
     coupled_points=400, inducing=300, residual=700,
     digit_rows=1300, digit_test_rows=497, digit_steps=100, digit_points=(100, 200),
     table_rows=350, grid=160,
