@@ -120,5 +120,5 @@ def test_weights_count():
 def test_rows_are_held_out_only_to_stop_early():
     steps = [row["held_out"] for row in small(max_steps=5).fit(X, TWO).history_]
     assert steps == [None]
-    stopping = small(max_steps=5, early_stopping=True).fit(X, TWO)
+    stopping = small(max_steps=5, early_stopping=True, n_neighbors=0).fit(X, TWO)
     assert stopping.history_[0]["held_out"] < 0
