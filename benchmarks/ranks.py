@@ -41,7 +41,7 @@ ROWS, STEPS = 100_000, 2
 
 
 def make_step(inducing: int, residual: int, sharded: bool, team: Team) -> Step:
-    """A step whose batch is this process's share of 1024 rows of 8 inputs."""
+    """A step whose batch is this process's share of `STEP_ROWS` rows of 8 inputs."""
     rng = torch.Generator().manual_seed(0)
     beta, gamma, x = (
         torch.randn(n, INPUTS, generator=rng) for n in (inducing, residual, STEP_ROWS)
@@ -153,7 +153,8 @@ def measured_step(
     team = current_team()
     step = make_step(inducing, residual, sharded, team)
     step()
-    expected, counted = Work(inducing, residual, 2, sharded).messages, messages_of(step)
+    work = Work(inducing, residual, 2, sharded, batch=STEP_ROWS)
+    expected, counted = work.messages, messages_of(step)
     assert sorted(expected) == sorted(counted), (expected, counted)
     flat = torch.zeros(max(counted) // 8, dtype=torch.float64)
     mute = silent(make_step(inducing, residual, sharded, team))
