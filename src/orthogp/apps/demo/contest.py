@@ -22,7 +22,6 @@ class DemoSize:
     test_rows: int
     steps: int
     batch_size: int
-    coupled_points: int
     inducing: int
     residual: int
     digit_rows: int
@@ -34,13 +33,13 @@ class DemoSize:
 
 
 FULL = DemoSize(
-    rows=25_000, test_rows=4000, steps=120, batch_size=2048,
-    coupled_points=400, inducing=300, residual=700,
-    digit_rows=1300, digit_test_rows=497, digit_steps=100, digit_points=(100, 200),
+    rows=25_000, test_rows=4000, steps=150, batch_size=2048,
+    inducing=300, residual=700,
+    digit_rows=1300, digit_test_rows=497, digit_steps=80, digit_points=(100, 200),
     table_rows=350, grid=160,
 )  # fmt: skip
 QUICK = DemoSize(
-    rows=400, test_rows=200, steps=100, batch_size=64, coupled_points=20, inducing=15, residual=35,
+    rows=400, test_rows=200, steps=100, batch_size=64, inducing=15, residual=35,
     digit_rows=150, digit_test_rows=100, digit_steps=50, digit_points=(10, 20), table_rows=150,
     grid=12,
 )  # fmt: skip
@@ -78,8 +77,8 @@ def regression_methods(size: DemoSize) -> tuple[Method, Method, Method]:
     }
     return (
         Method(
-            "COUPLEDNAT", f"{size.coupled_points} β", "#0072B2",
-            {"basis": "coupled", "n_inducing": size.coupled_points, **by_steps},
+            "COUPLEDNAT", f"{size.inducing} β", "#0072B2",
+            {"basis": "coupled", "n_inducing": size.inducing, **by_steps},
         ),
         Method(
             "ORTHNAT", f"{size.inducing} β + {size.residual} γ", "#D55E00",

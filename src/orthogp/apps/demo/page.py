@@ -38,7 +38,7 @@ def build_demo_page(
         f"{size.rows} noisy heights (standard deviation {NOISE}) at random places, dense in the "
         f"middle of the square and few in its corners. {coupled.method.name} has "
         f"{coupled.method.points}, points that carry mean and covariance; {orthogonal.method.name} "
-        f"has {orthogonal.method.points}, fewer of those and points that carry the mean alone. "
+        f"has {orthogonal.method.points}, as many of those and points that carry the mean alone. "
         f"Both take {size.steps} steps of {size.batch_size} rows. {default.method.name} is "
         "OrthogonalGPRegressor() as it is: every prediction also looks at the rows near it. All "
         f"are judged on {size.test_rows} rows that none has seen.",
