@@ -7,7 +7,7 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 
 from orthogp import OrthogonalGPRegressor
 from orthogp.errors import ConfigurationError, FileError
-from orthogp.estimators import near_rows
+from orthogp.estimators import near_rows, near_settings
 from orthogp.posterior import NearPredictor
 from orthogp.training import every_row, predictive
 
@@ -248,7 +248,7 @@ def test_objectives(objective):
 
 def test_the_number_of_near_rows_and_the_mean_are_chosen(monkeypatch):
     """By left-out rows: more of either only where that predicts better."""
-    monkeypatch.setattr(near_rows, "NEIGHBORS", (2, 40))
+    monkeypatch.setattr(near_settings, "NEIGHBORS", (2, 40))
     smooth = np.sin(0.5 * X[:, 0])
     gp = regressor(n_neighbors="auto", n_inducing=40).fit(X, smooth + 0.3 * Y.std() * RNG_NOISE)
     rough = regressor(n_neighbors="auto", n_inducing=4).fit(X, Y)

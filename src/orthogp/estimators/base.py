@@ -27,14 +27,8 @@ from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.inputs import TableRows
 from orthogp.estimators.intake import FitData, Intake, require_alike
 from orthogp.estimators.known_noise import is_known
-from orthogp.estimators.near_rows import (
-    NEIGHBORS,
-    add_near_rows,
-    fit_near,
-    near_settings,
-    require_row_noise,
-    with_noise_of,
-)
+from orthogp.estimators.near_rows import add_near_rows, fit_near, with_noise_of
+from orthogp.estimators.near_settings import NEIGHBORS, near_settings, require_row_noise
 from orthogp.estimators.outcome import (
     COMPARED_ROWS,
     fitted_with_rows,

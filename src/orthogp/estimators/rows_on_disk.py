@@ -16,19 +16,17 @@ import torch
 from gpytorch.means import Mean
 
 from orthogp.errors import ConfigurationError
-from orthogp.estimators.defaults import training_config
 from orthogp.estimators.intake import FitData
 from orthogp.estimators.near_fit import Calibrate, NearFit, calibration_of, log_densities
 from orthogp.estimators.near_rows import (
     LEARNING_SHARE,
-    NearSettings,
     choose_inducing_points,
     in_canonical_order,
     near_model,
     search_run,
     starting_hyperparameters,
-    warn_of_unused,
 )
+from orthogp.estimators.near_settings import NearSettings, checked_config
 from orthogp.estimators.start import given_points
 from orthogp.execution.urls import RemotePath, locate
 from orthogp.likelihoods import Likelihood
@@ -53,10 +51,7 @@ def fit_on_disk(
     generator: torch.Generator,
 ) -> NearFit:
     """A model whose near rows are those of `settings["rows_dir"]`, which this writes."""
-    # Refuses invalid settings, as in any other fit.
-    config = training_config(settings, data.num_rows, gaussian=True, seed=0)
-    given_points(settings, "residual_points", data.units.inputs)
-    warn_of_unused(settings)
+    config = checked_config(settings, data)
     folder = _local_folder(settings["rows_dir"])
     deadline = time.monotonic() + (math.inf if config.max_time is None else config.max_time)
     stream, sample = data.train, in_canonical_order(data.sample)
