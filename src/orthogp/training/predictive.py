@@ -22,7 +22,6 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -39,6 +38,7 @@ from orthogp.training.batches import Rows
 from orthogp.training.evidence import log_evidence
 from orthogp.training.hyperparameters import Hyperparameters
 from orthogp.training.left_out import left_out_moments, log_normal
+from orthogp.training.search_stages import Learned, Progress, SearchCheckpoint, Stage
 
 # Up to so many rows the evidence is that of all rows. It takes their cube: where there are many,
 # that of some of them leads most of the way.
@@ -71,83 +71,11 @@ SMALLEST_VARIANCE = 1e-12
 
 
 @dataclass(frozen=True)
-class Learned:
-    """The score of each set of values tried, in nats a row, by its name, and how it ended."""
-
-    scores: dict[str, float]
-    chosen: str
-    steps: int
-    interrupted: bool
-
-
-@runtime_checkable
-class SearchCheckpoint(Protocol):
-    """Where a search keeps what it needs to go on: tensors by name, and what JSON can hold."""
-
-    def load(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None: ...
-
-    def save(self, tensors: dict[str, Tensor], meta: dict[str, Any]) -> None: ...
-
-
-@dataclass(frozen=True)
 class _Judgement:
     """The log density of left-out rows, and by what values are compared, in nats a row."""
 
     density: float
     score: float
-
-
-@dataclass(frozen=True)
-class _Stage:
-    """An objective, and from which of the values tried it is climbed; None is the best.
-
-    `climb` takes the most steps and the deadline, and returns the steps taken, or None where they
-    led nowhere. `margin` is by how much its values must be better than those of other stages.
-    """
-
-    name: str
-    source: str | None
-    climb: Callable[[int, float], int | None]
-    steps: int
-    rounds: int = ROUNDS
-    margin: float = 0.0
-
-
-@dataclass
-class _Progress:
-    """What has been tried, and which round of which stage comes next."""
-
-    tried: dict[str, tuple[float, list[Tensor]]]
-    stage: int = 0
-    round: int = 0
-    steps: int = 0
-
-    def best(self) -> str:
-        return max(self.tried, key=lambda name: self.tried[name][0])
-
-    def add(self, name: str, score: float, values: list[Tensor]) -> None:
-        if name not in self.tried or score > self.tried[name][0]:
-            self.tried[name] = score, values
-
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors = {
-            f"tried.{i}.{j}": value
-            for i, (_, values) in enumerate(self.tried.values())
-            for j, value in enumerate(values)
-        }
-        # As text, since JSON has no infinity.
-        scores = [[name, repr(score)] for name, (score, _) in self.tried.items()]
-        position = {"stage": self.stage, "round": self.round, "steps": self.steps}
-        return tensors, {"scores": scores, **position}
-
-    @staticmethod
-    def of(tensors: Mapping[str, Tensor], meta: Mapping[str, Any], count: int) -> "_Progress":
-        """From its state, where each set of values has `count` tensors."""
-        tried = {
-            name: (float(score), [tensors[f"tried.{i}.{j}"] for j in range(count)])
-            for i, (name, score) in enumerate(meta["scores"])
-        }
-        return _Progress(tried, meta["stage"], meta["round"], meta["steps"])
 
 
 def learn_to_predict(
@@ -173,10 +101,10 @@ def learn_to_predict(
     stages = search.stages()
     saved = None if checkpoint is None else checkpoint.load()
     if saved is None:
-        progress = _Progress({"start": (search.judge().score, hyperparameters.values())})
+        progress = Progress({"start": (search.judge().score, hyperparameters.values())})
     else:
         search.restore(saved[0])
-        progress = _Progress.of(*saved, len(hyperparameters.parameters))
+        progress = Progress.of(*saved, len(hyperparameters.parameters))
     interrupted = False
     while progress.stage < len(stages):
         stage, tried = stages[progress.stage], progress.tried
@@ -256,7 +184,7 @@ class _Search:
         self._choose_judged()
         self.generator.set_state(state["generator"].cpu())
 
-    def stages(self) -> list[_Stage]:
+    def stages(self) -> list[Stage]:
         """In their order; a large table has two ways to its patches, of which the better counts."""
         count, first = len(self.x), self._on_device(FIRST_ROWS)
         tied = self._by_newton("tied", "start", self._on_device(TIED_ROWS), EVALUATIONS)
@@ -283,7 +211,7 @@ class _Search:
 
     def _by_adam(
         self, name: str, source: str | None, objective: Callable[[int], Tensor], steps: int
-    ) -> _Stage:
+    ) -> Stage:
         left_out = name == "leave_one_out"
         rate = LEAVE_ONE_OUT_RATE if left_out else EVIDENCE_RATE
         margin = LEAST_GAIN if left_out else 0.0
@@ -291,11 +219,11 @@ class _Search:
         def climb(most: int, deadline: float) -> int | None:
             return most if self.hyperparameters.climb(objective, most, rate, deadline) else None
 
-        return _Stage(name, source, climb, steps, margin=margin)
+        return Stage(name, source, climb, steps, ROUNDS, margin)
 
     def _by_newton(
         self, name: str, source: str | None, count: int, steps: int, margin: float = 0.0
-    ) -> _Stage:
+    ) -> Stage:
         """The evidence of `count` fixed rows."""
 
         def climb(most: int, deadline: float) -> int:
@@ -305,7 +233,7 @@ class _Search:
                 lambda: self._evidence(rows), most, deadline, tied=name == "tied", pull=pull
             )
 
-        return _Stage(name, source, climb, steps, rounds=1, margin=margin)
+        return Stage(name, source, climb, steps, margin=margin)
 
     def evidence_of_random_rows(self, step: int) -> Tensor:
         return self._evidence(self._sample(self._on_device(BLOCK_ROWS)))
