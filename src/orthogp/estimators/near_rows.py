@@ -32,9 +32,9 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood
 from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP, build_basis, require_evaluable
-from orthogp.posterior.near_rows import SMALLEST_WEIGHT
 from orthogp.posterior.neighbors import canonical_order
 from orthogp.posterior.points import choose_beta
+from orthogp.posterior.rows_in_memory import SMALLEST_WEIGHT
 from orthogp.training import ProgressBar, Report, Rows
 from orthogp.training.every_row import (
     Conditioned,

@@ -13,10 +13,11 @@ from orthogp.posterior.base import Basis
 from orthogp.posterior.bases import Coupled, Decoupled, DecoupledS, Hybrid, Orthogonal
 from orthogp.posterior.factor_gaussian import CovarianceFactor, FactorGaussian
 from orthogp.posterior.gaussian import HOLD_FIXED, NaturalGaussian, Whitened
-from orthogp.posterior.near_rows import NearPredictor, NearRows
+from orthogp.posterior.near_rows import NearPredictor
 from orthogp.posterior.points import choose_beta, choose_gamma
 from orthogp.posterior.predictor import Predictor, condense
 from orthogp.posterior.projection import Projection, kl_divergence, marginals
+from orthogp.posterior.rows_in_memory import NearRows
 from orthogp.posterior.sites import AnyPredictor, SitePredictor, SiteRows
 from orthogp.posterior.stored_rows import StoredPredictor, StoredRows
 

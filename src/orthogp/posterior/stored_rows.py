@@ -17,8 +17,9 @@ from orthogp.errors import ConfigurationError
 from orthogp.kernel.covariance import Covariance
 from orthogp.posterior.cells import Cells
 from orthogp.posterior.induced import Features, InducedPosterior, Observations
-from orthogp.posterior.near_rows import SMALLEST_WEIGHT, NearPredictor, computing_in
+from orthogp.posterior.near_rows import NearPredictor, computing_in
 from orthogp.posterior.row_store import RowStore
+from orthogp.posterior.rows_in_memory import SMALLEST_WEIGHT
 
 # Queries whose near rows are in memory together.
 READ_QUERIES = {"cpu": 2**10, "cuda": 2**14}
