@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orthogp.kernel.covariance import Covariance
-from orthogp.kernel.radial.program import SUM_BYTES
+from orthogp.kernel.radial.writer import SUM_BYTES
 from orthogp.linalg import cholesky
 from orthogp.posterior.base import Basis
 from orthogp.posterior.growing import GrowingNeighbors, GrowingTable

@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from orthogp.kernel.radial import native
-from orthogp.kernel.radial.program import NAME, SUM_BYTES, Function, Kind, RadialSum, Value
+from orthogp.kernel.radial.program import Kind, RadialSum
 from orthogp.kernel.radial.tiles import products
+from orthogp.kernel.radial.writer import NAME, SUM_BYTES, Function, Value
 
 # The highest and the lowest bit of a float that the threshold is found to.
 HIGHEST_BIT, LOWEST_BIT = 30, 16
@@ -127,7 +128,7 @@ def _function() -> int:
 
 def program() -> str:
     """The function `void NAME(int64 *record)`."""
-    f = Function(KIND, ADDRESSES, SIZES)
+    f = Function(KIND.double, KIND.lanes, ADDRESSES, SIZES)
     whole = f.fields.copy()
     with f.tasks() as task:
         start, stop = (t * f["blocks"] // f["tasks"] for t in (task, task + 1))

@@ -18,6 +18,7 @@ from orthogp.errors import DataError
 from orthogp.kernel.radial import native, program
 from orthogp.kernel.radial.program import ADDRESSES, Kind
 from orthogp.kernel.radial.terms import check_points
+from orthogp.kernel.radial.writer import NAME
 
 # Columns of a tile: the memory for the gradients of points does not grow beyond it.
 TILE_COLUMNS = 2**13
@@ -189,4 +190,4 @@ def _padded(rows: Tensor, width: int) -> Tensor:
 @cache
 def _function(kind: Kind) -> int:
     """The address of the machine code of this kind."""
-    return native.load_function(program.program(kind), program.NAME)
+    return native.load_function(program.program(kind), NAME)

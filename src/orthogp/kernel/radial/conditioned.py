@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from orthogp.kernel.radial import native, terms
-from orthogp.kernel.radial.program import NAME, SUM_BYTES, Function, Kind, RadialSum, Value
+from orthogp.kernel.radial.program import Kind, RadialSum
 from orthogp.kernel.radial.tiles import products
+from orthogp.kernel.radial.writer import NAME, SUM_BYTES, Function, Value
 
 # Tables are cut into this many tasks, each with memory for one matrix.
 TASKS = 16
@@ -143,7 +144,7 @@ def _function(kind: ConditionedKind) -> int:
 
 def program(kind: ConditionedKind) -> str:
     """The function `void NAME(int64 *record)` of this kind."""
-    f = Function(kind, ADDRESSES, SIZES)
+    f = Function(kind.double, kind.lanes, ADDRESSES, SIZES)
     whole = f.fields.copy()
     with f.tasks() as task:
         start, stop = (t * f["tables"] // f["tasks"] for t in (task, task + 1))

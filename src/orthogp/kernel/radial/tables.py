@@ -18,7 +18,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from orthogp.kernel.radial import native
-from orthogp.kernel.radial.program import NAME, SUM_BYTES, Function, Kind, RadialSum, Value
+from orthogp.kernel.radial.program import Kind, RadialSum
+from orthogp.kernel.radial.writer import NAME, SUM_BYTES, Function, Value
 
 # Tables are cut into this many tasks, whatever the number of threads: so are the sums.
 TASKS = 16
@@ -121,7 +122,7 @@ def _function(kind: TablesKind, backward: bool) -> int:
 
 def program(kind: TablesKind, backward: bool) -> str:
     """The function `void NAME(int64 *record)` that writes K, or `backward` adds up the sums."""
-    f = Function(kind, ADDRESSES, SIZES)
+    f = Function(kind.double, kind.lanes, ADDRESSES, SIZES)
     whole = f.fields.copy()
     with f.tasks() as task:
         start, stop = (t * f["tables"] // f["tasks"] for t in (task, task + 1))

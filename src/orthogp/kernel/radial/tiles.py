@@ -1,6 +1,6 @@
 """Products of matrices in registers, some rows by one vector of columns at a time."""
 
-from orthogp.kernel.radial.program import Function, Value
+from orthogp.kernel.radial.writer import Function, Value
 
 
 def products(
