@@ -106,13 +106,17 @@ class Covariance(nn.Module):
     def symmetric_block(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
         """K_xx, for a loss whose gradient with respect to it is symmetric.
 
-        A point's share in the gradient as a row is then its share as a column, and only the first
-        is computed: twice that is the gradient of x.
+        A point's share in the gradient as a row is then its share as a column: on a GPU only the
+        first is computed, and on a CPU every pair of points once.
         """
         check_points(x, x, width=self._width)
+        backend = radial.fused_backend(x)
         # Plain torch takes distances by products: those of a point to itself are exact only there.
-        if self.terms is None or radial.fused_backend(x) is None:
+        if self.terms is None or backend is None:
             return self.block(x, x)
+        if hasattr(backend, "symmetric_block"):
+            terms = self._read_parameters().sum(x.dtype)
+            return backend.symmetric_block(x, terms.inverse, terms.scale, terms.families)
         return self._radial_sum("block", *radial.one_sided(x))
 
     def diagonal(self, x: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:

@@ -88,6 +88,23 @@ def test_values_and_gradients_are_the_plain_ones(shape, ard, dtype):
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("ard", [False, True])
+@pytest.mark.parametrize("rows", [1, 33, 300])
+def test_a_symmetric_block_works_on_every_pair_once(rows, ard, dtype):
+    families = ALL[2:]
+    x, _, _, inverse, scale = inputs(rows, 1, 3, dtype, len(families), ard)
+    K = compiled.block(x, x, inverse, scale, families)
+    ours = compiled.symmetric_block(x, inverse, scale, families)
+    assert torch.equal(ours, K)
+    weight = torch.cos(torch.arange(K.numel())).reshape(K.shape).to(dtype)
+    found = (
+        torch.autograd.grad(((weight + weight.mT) * block).sum(), [x, inverse, scale])
+        for block in (ours, K)
+    )
+    assert_same(*found, dtype)
+
+
 @pytest.mark.parametrize("needed", [(0,), (1,), (2,), (3,), (4,), (0, 3), (1, 2)])
 @pytest.mark.parametrize("ard", [False, True])
 def test_each_gradient_alone_is_what_it_is_among_all(needed, ard):
@@ -224,6 +241,16 @@ def test_tiles_of_columns_change_nothing(columns, monkeypatch):
     monkeypatch.setattr(compiled, "TILE_COLUMNS", columns)
     for ours, expected in zip(everything(given, ("matern52", "rbf")), whole, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_a_symmetric_block_of_several_tiles_is_the_same(monkeypatch):
+    x, _, _, inverse, scale = inputs(50, 1, 2, torch.float64, 2, True)
+    found = []
+    for columns in (64, 7):
+        monkeypatch.setattr(compiled, "TILE_COLUMNS", columns)
+        K = compiled.symmetric_block(x, inverse, scale, ALL[:2])
+        found.append([K, *torch.autograd.grad(K.square().sum(), [x, inverse, scale])])
+    assert_same(*found, torch.float64)
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -7,6 +7,7 @@ differences: nothing cancels.
 
 from array import array
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
@@ -43,6 +44,27 @@ class CompiledBlock(torch.autograd.Function):
         return x, z, inverse, scale, None
 
 
+class CompiledSymmetricBlock(torch.autograd.Function):
+    """K_xx, for a loss whose gradient with respect to it is symmetric."""
+
+    @staticmethod
+    def forward(ctx, x, inverse, scale, families):
+        symmetric = x.shape[0] <= TILE_COLUMNS
+        ctx.sum = _RadialSum(x, x, None, inverse, scale, families, symmetric)
+        return ctx.sum.values()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *grad_outputs):
+        (upstream,), needed = grad_outputs, ctx.needs_input_grad[0]
+        x, z, _, inverse, scale = ctx.sum.gradients(upstream, needed, needed)
+        if ctx.sum.kind.symmetric:
+            # Those of the entries up to the diagonal, on which every κ is one.
+            inverse, scale = 2.0 * inverse, 2.0 * scale - upstream.trace()
+        x = None if x is None else (x + z) * (2.0 if ctx.sum.kind.symmetric else 1.0)
+        return x, inverse, scale, None
+
+
 class CompiledMatvec(torch.autograd.Function):
     """K_xz a_c for every row a_c of a."""
 
@@ -58,6 +80,7 @@ class CompiledMatvec(torch.autograd.Function):
 
 
 block, matvec = CompiledBlock.apply, CompiledMatvec.apply
+symmetric_block = CompiledSymmetricBlock.apply
 
 
 class _Tile(NamedTuple):
@@ -69,13 +92,18 @@ class _Tile(NamedTuple):
 
 
 class _RadialSum:
-    """K_xz where a is None, else K_xz a, and the gradients of what it depends on."""
+    """K_xz where a is None, else K_xz a, and the gradients of what it depends on.
 
-    def __init__(self, x, z, a, inverse, scale, families: tuple[str, ...]):
+    With `symmetric` x and z are the same points, of one tile, and the gradients are those of the
+    entries up to the diagonal.
+    """
+
+    def __init__(self, x, z, a, inverse, scale, families: tuple[str, ...], symmetric=False):
         check_points(x, z, a)
         self.x, self.z, self.a, self.inverse = x.contiguous(), z, a, inverse
         self.rho, self.scale = inverse.square().contiguous(), scale.contiguous()
-        self.kind = Kind(families, x.dtype == torch.float64, inverse.shape[1] > 1, a is None)
+        double, ard = x.dtype == torch.float64, inverse.shape[1] > 1
+        self.kind = Kind(families, double, ard, dense=a is None, symmetric=symmetric)
         self.tasks = min(TASKS, x.shape[0])
         self._tile: _Tile | None = None
 
@@ -92,8 +120,8 @@ class _RadialSum:
         self, upstream: Tensor, x_needed: bool, z_needed: bool
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None, Tensor, Tensor]:
         """Those of x, z, a, the inverse lengthscales and the scales."""
-        x, z, a, own = self.x, self.z, self.a, self.kind
-        kind = Kind(own.families, own.double, own.ard, own.dense, True, x_needed, z_needed)
+        x, z, a = self.x, self.z, self.a
+        kind = replace(self.kind, backward=True, rows_needed=x_needed, columns_needed=z_needed)
         # One number sums millions of terms: in double, whatever the blocks are in.
         num_sums = len(self.scale) + self.inverse.numel()
         sums = x.new_zeros(self.tasks, num_sums, dtype=torch.float64)

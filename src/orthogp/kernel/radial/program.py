@@ -36,7 +36,9 @@ class Kind:
 
     With `ard` every summand has distances of its own, Σ_d ρ_kd (x_d − z_d)². `dense` is about K
     itself, else it is about K a. A function gives values, or, with `backward`, the gradients of
-    the parameters, of a, and of the points of rows and columns where they are needed.
+    the parameters, of a, and of the points of rows and columns where they are needed. `symmetric`
+    is about K of points with themselves: every pair is worked on once, its values are written
+    twice, and its gradients are those of the entries up to the diagonal.
     """
 
     families: tuple[str, ...]
@@ -46,6 +48,7 @@ class Kind:
     backward: bool = False
     rows_needed: bool = False
     columns_needed: bool = False
+    symmetric: bool = False
 
     @property
     def lanes(self) -> int:
@@ -180,18 +183,26 @@ class _Kernel(RadialSum):
         """Writes K itself, or adds K a to the output."""
         f, (K,) = self.f, self.covariances([i], j)
         if self.kind.dense:
-            place = f.at(f["out"], i * f["stride"] + j)
-            f.copy_part(f.variable(K), place, f["columns"] - j)
+            row, place = f.variable(K), f.at(f["out"], i * f["stride"] + j)
+            f.copy_part(row, place, self.stop(i) - j)
+            if self.kind.symmetric:
+                with f.loop(0, (i - j).at_most(f.lanes)) as lane:
+                    above = f.at(f["out"], (j + lane) * f["stride"] + i)
+                    f.store(f.load(f.at(row, lane), f.number), above)
             return
         with f.loop(0, f["latents"]) as c:
             a = f.load(f.at(f["a"], c * f["width"] + j))
             f.add_to(f.at(f["out"], c * f["rows"] + i), (K * a).partial_sums().total())
 
+    def stop(self, i: Value) -> Value:
+        """The first column that a row does not have."""
+        return i + 1 if self.kind.symmetric else self.f["columns"]
+
     def upstream(self, i: Value, j: Value) -> Value:
         """P, with zeros beyond the last column."""
         f, P = self.f, self.f.variable(self.zero)
         if self.kind.dense:
-            f.copy_part(f.at(f["upstream"], i * f["stride"] + j), P, f["columns"] - j)
+            f.copy_part(f.at(f["upstream"], i * f["stride"] + j), P, self.stop(i) - j)
             return f.load(P)
         with f.loop(0, f["latents"]) as c:
             a = f.load(f.at(f["a"], c * f["width"] + j))
@@ -263,13 +274,15 @@ def program(kind: Kind) -> str:
     kernel = _Kernel(kind)
     f, strip = kernel.f, STRIP * kind.lanes
     with f.tasks() as task:
-        start, stop = (t * f["rows"] // f["tasks"] for t in (task, task + 1))
-        with f.loop(0, f["width"], strip) as left:
+        # The last rows first: where K is symmetric they take longest.
+        part = f["tasks"] - task - 1
+        start, stop = (t * f["rows"] // f["tasks"] for t in (part, part + 1))
+        with f.loop(0, stop if kind.symmetric else f["width"], strip) as left:
             right = (left + strip).at_most(f["width"])
             with f.loop(start, stop) as i:
                 if kind.backward:
                     kernel.clear_accumulators()
-                with f.loop(left, right, kind.lanes) as j:
+                with f.loop(left, right.at_most(kernel.stop(i)), kind.lanes) as j:
                     (kernel.gradients if kind.backward else kernel.values)(task, i, j)
                 if kind.backward:
                     kernel.add_accumulated(task, i)
