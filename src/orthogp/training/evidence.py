@@ -6,9 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import hardshrink
 
 from orthogp.kernel.covariance import Covariance
 from orthogp.linalg import cholesky_failed, cholesky_inverse, log_diagonal
+
+# Covariances up to this count as zero: products of smaller ones are denormal numbers, with which a
+# processor computes a hundred times slower.
+NEGLIGIBLE = 1e-100
 
 
 def log_evidence(
@@ -44,7 +49,7 @@ class _LogNormal(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, K, noise, y):
-        A = K.clone()
+        A = hardshrink(K, NEGLIGIBLE)
         A.diagonal().add_(noise)
         L, info = torch.linalg.cholesky_ex(A)
         if cholesky_failed(L, info):
@@ -55,7 +60,7 @@ class _LogNormal(torch.autograd.Function):
         value = -0.5 * (alpha * y).sum() - len(y) * (
             log_diagonal(L) + 0.5 * len(A) * math.log(2 * math.pi)
         )
-        ctx.save_for_backward(torch.addmm(P, alpha.mT, alpha, beta=-0.5 * len(y), alpha=0.5))
+        ctx.save_for_backward(P.addmm_(alpha.mT, alpha, beta=-0.5 * len(y), alpha=0.5))
         return value
 
     @staticmethod

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orthogp.errors import NumericalError
+from orthogp.execution.blas import one_blas_thread
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian
 from orthogp.model.priors import log_prior, registered_priors
@@ -158,7 +159,7 @@ class Hyperparameters:
             return found, (grad + away).numpy()
 
         widest = math.log(MOST_CHANGE)
-        with suppress(_EndedError):
+        with suppress(_EndedError), one_blas_thread():
             minimize(
                 loss, np.zeros(sum(sizes)), jac=True, method="L-BFGS-B",
                 bounds=[(-widest, widest)] * sum(sizes),

@@ -58,7 +58,8 @@ EVIDENCE_STEPS, PATCH_STEPS, LEAVE_ONE_OUT_STEPS = 100, 60, 100
 EVIDENCE_RATE, LEAVE_ONE_OUT_RATE = 0.15, 0.05
 # What a search of a large table takes if no stage is repeated.
 TYPICAL_STEPS = 2 * EVALUATIONS + EVIDENCE_STEPS + PATCH_STEPS + LEAVE_ONE_OUT_STEPS
-# An objective is climbed again from where it led as long as that gains so much, in nats a row.
+# An objective is climbed again from where it led as long as that gains so much, in nats a row, and
+# could still become the best.
 # Values by the leave-one-out density, which knows near rows alone, are taken where they predict
 # better by as much than all others; those by the evidence of many rows unless they predict worse
 # by as much.
@@ -110,12 +111,12 @@ def learn_to_predict(
         stage, tried = stages[progress.stage], progress.tried
         source = stage.name if progress.round else stage.source
         before, values = tried[source if source in tried else progress.best()]
-        left = math.inf if max_steps is None else max_steps - progress.steps
-        if left <= 0 or time.monotonic() >= deadline:
+        affordable = math.inf if max_steps is None else max_steps - progress.steps
+        if affordable <= 0 or time.monotonic() >= deadline:
             break
         hyperparameters.set(values)
         try:
-            taken = stage.climb(int(min(stage.steps, left)), deadline)
+            taken = stage.climb(int(min(stage.steps, affordable)), deadline)
             found = None if taken is None else search.judge()
             progress.steps += taken or 0
             score = -math.inf if found is None else found.score - stage.margin
@@ -125,8 +126,10 @@ def learn_to_predict(
         except KeyboardInterrupt:
             interrupted = True
             break
-        gained = score > before + LEAST_GAIN
-        again = gained and progress.round + 1 < stage.rounds
+        gain, left = score - before, stage.rounds - progress.round - 1
+        best = progress.tried[progress.best()][0]
+        # Rounds that gain less and less could not reach the best.
+        again = gain > LEAST_GAIN and left > 0 and score + left * gain >= best
         progress.stage, progress.round = (
             (progress.stage, progress.round + 1) if again else (progress.stage + 1, 0)
         )
