@@ -137,7 +137,7 @@ def safe_step_size(
     for taus in candidates.split(1 if precision.device.type == "cpu" else BACKTRACKS):
         tau = taus[:, None, None, None]
         # Λ̃_new ≻ share · Λ̃: no variance grows more than 1/share-fold in one step.
-        room = (1.0 - SMALLEST_SHARE - tau) * precision + tau * target
+        room = torch.lerp(precision, target, tau).sub_(precision, alpha=SMALLEST_SHARE)
         positive = ~cholesky_failed(*torch.linalg.cholesky_ex(room))
         for tau, good in zip(taus, positive, strict=True):
             chosen = torch.where(~found & good, tau, chosen)

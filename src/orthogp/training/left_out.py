@@ -36,8 +36,10 @@ def left_out_moments(
     with torch.no_grad():
         K, k = T[:, :-1, :-1], T[:, :-1, -1:]
         L = factor_with_noise(K, noise_near)
-        c = torch.cholesky_solve(k, L).squeeze(-1)
-        e = torch.cholesky_solve(y_near.unsqueeze(-1), L).squeeze(-1)
+        # For each noise k and, as further columns, the targets that have it.
+        columns = y_near.unflatten(0, (len(L), -1)).movedim(1, -1)
+        solved = torch.cholesky_solve(torch.cat([k.expand(len(L), -1, -1, -1), columns], -1), L)
+        c, e = solved[..., 0], solved[..., 1:].movedim(-1, 1).flatten(0, 1)
         c_table, e_table = pad(c, (0, 1), value=-1.0), pad(e, (0, 1))
     Tc = (T @ c_table.unsqueeze(-1)).squeeze(-1)
     mean = dot(c, y_near - noise_near * e) - dot(Tc, e_table)

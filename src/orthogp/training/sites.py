@@ -282,11 +282,15 @@ class _Search:
         """The latents that predict rows best if they are the same everywhere."""
         every = torch.arange(len(self.x), device=self.x.device)
         y = self.sites.rows.y[_some(every, CHUNK, self.generator)]
+        # Labels and counts are few different ones.
+        y, count = y.unique(dim=0, return_counts=True)
+        share = count / count.sum()
         constant = torch.zeros_like(self.sites.mean[:, 0]).requires_grad_()
 
         def objective(step: int) -> Tensor:
             mean = constant.unsqueeze(1).expand(-1, len(y))
-            return self.sites.likelihood.log_density(y, mean, torch.zeros_like(mean)).mean()
+            density = self.sites.likelihood.log_density(y, mean, torch.zeros_like(mean))
+            return (share * density).sum()
 
         climb([constant], objective, STEPS, SCALE_RATE)
         return constant.detach()
