@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from orthogp.estimators import OrthogonalGPClassifier, OrthogonalGPRegressor
     from orthogp.strategy import OrthogonalVariationalStrategy
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Imported when first asked for: a GPyTorch user needs no scikit-learn, and the reverse.
 _WHERE = {
