@@ -7,7 +7,7 @@ from scipy import stats
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, training
 from orthogp.estimators import defaults, start
-from orthogp.estimators.base import OrthogonalGP
+from orthogp.estimators.step_fit import StepFit
 from orthogp.training import TrainingConfig
 
 rng = np.random.default_rng(0)
@@ -22,7 +22,7 @@ def regressor(**settings):
 
 
 def without(monkeypatch):
-    monkeypatch.setattr(OrthogonalGP, "_train_on_all", lambda *_: None)
+    monkeypatch.setattr(StepFit, "_train_on_all", lambda *_: None)
 
 
 def best_bound(gp) -> float:
@@ -112,9 +112,9 @@ def test_an_interrupt_leaves_the_model_as_it_stands(monkeypatch):
             raise KeyboardInterrupt
 
     for name in ("_train_on_all", "_solve"):
-        monkeypatch.setattr(OrthogonalGP, name, lambda *_: pytest.fail("went on"))
+        monkeypatch.setattr(StepFit, name, lambda *_: pytest.fail("went on"))
     regressor(callbacks=[interrupt]).fit(X, Y)
-    monkeypatch.setattr(OrthogonalGP, "_solve", lambda *_: None)
+    monkeypatch.setattr(StepFit, "_solve", lambda *_: None)
     # Nor is there anything to take in where nothing was held out.
     regressor(validation_fraction=None).fit(X, Y)
 
@@ -140,7 +140,7 @@ def test_steps_and_rates_of_the_last_run():
 def test_q_of_the_rows_that_train_is_solved_for_as_well(monkeypatch):
     settings = {"validation_fraction": None, "max_steps": 5}
     found = regressor(**settings).fit(X, Y)
-    monkeypatch.setattr(OrthogonalGP, "_solve", lambda *_: None)
+    monkeypatch.setattr(StepFit, "_solve", lambda *_: None)
     before = regressor(**settings).fit(X, Y)
     assert found.elbo_ > before.elbo_ + 1.0
     torch.testing.assert_close(found.model_.basis.beta, before.model_.basis.beta, rtol=0, atol=0)

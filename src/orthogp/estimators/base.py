@@ -1,9 +1,6 @@
 """What the regressor and the classifier share: fitting, all or nothing."""
 
-import math
 from abc import abstractmethod
-from copy import deepcopy
-from dataclasses import asdict, replace
 from typing import Any, Self
 
 import torch
@@ -11,29 +8,17 @@ from gpytorch.means import Mean
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orthogp import training
 from orthogp.errors import ConfigurationError, DataError
 from orthogp.estimators.calibration import Calibration, LatentScales
 from orthogp.estimators.checks import require_fitted
-from orthogp.estimators.defaults import (
-    LAST_STEPS,
-    first_config,
-    last_config,
-    starts_by_evidence,
-    training_config,
-)
 from orthogp.estimators.explained import ExplainedEstimator
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.inputs import TableRows
 from orthogp.estimators.intake import FitData, Intake, require_alike
 from orthogp.estimators.known_noise import is_known
-from orthogp.estimators.near_rows import add_near_rows, fit_near, with_noise_of
+from orthogp.estimators.near_rows import fit_near, with_noise_of
 from orthogp.estimators.near_settings import NEIGHBORS, near_settings, require_row_noise
-from orthogp.estimators.outcome import (
-    COMPARED_ROWS,
-    fitted_with_rows,
-    warn_if_nothing_learned,
-)
+from orthogp.estimators.outcome import fitted_with_rows
 from orthogp.estimators.promised import learn_cross, learn_split
 from orthogp.estimators.rows_on_disk import fit_on_disk
 from orthogp.estimators.scaling import Array
@@ -44,25 +29,14 @@ from orthogp.estimators.setting_checks import (
 )
 from orthogp.estimators.settings import no_type_check
 from orthogp.estimators.sharded import as_shards
-from orthogp.estimators.site_rows import TIME_SHARE, residual_process, site_rows, uses_sites
-from orthogp.estimators.start import new_model
+from orthogp.estimators.step_fit import StepFit
 from orthogp.estimators.streamed import is_large, loaded, streamed_data
 from orthogp.estimators.targets import Learner, Targets
 from orthogp.execution.team import current_team
-from orthogp.execution.urls import locate
 from orthogp.likelihoods import Likelihood
-from orthogp.model import VariationalGP
-from orthogp.posterior import NearRows, Orthogonal, SiteRows, StoredRows
+from orthogp.posterior import NearRows, StoredRows
 from orthogp.sources import Shards, as_source
-from orthogp.training import (
-    ProgressBar,
-    Rows,
-    TrainingConfig,
-    full_bound,
-    latents_at,
-    solvable,
-)
-from orthogp.training.sites import ResidualProcess
+from orthogp.training import Rows
 
 
 @no_type_check
@@ -208,7 +182,6 @@ class OrthogonalGP(ExplainedEstimator):
         intake = Intake(type(self), settings, self._learner(classes), units, adds)
         data = _fit_data(intake, X, y, sample_weight, generator)
         require_alike(data.train, team)
-        train, held_out = data.train, data.held_out
         prior = self._prior(data)
         if before is not None and isinstance(before.model.near, NearRows | StoredRows):
             # There is nothing to continue: hyperparameters are found anew, q is solved for.
@@ -218,109 +191,14 @@ class OrthogonalGP(ExplainedEstimator):
         if before is not None:
             require_row_noise(settings, prior[0], "near rows, and this fit continues one without")
         if near is not None and not near.by_steps:
-            fit_rows = fit_near if isinstance(train, Rows) else fit_on_disk
+            fit_rows = fit_near if isinstance(data.train, Rows) else fit_on_disk
             found = fit_rows(settings, data, prior, near, self._calibrate, device, generator)
             return fitted_with_rows(data, found)
-        if before is None:
-            steps_before, history = 0, ()
-            new = new_model(settings, data, *prior, generator)
-            model, started, added_gamma = new.model, new.started, new.added_gamma
-        else:
-            steps_before, history = before.steps, before.history
-            # Training changes a model in place, and this run may fail.
-            model = deepcopy(before.model.without_near_rows())
-            started = starts_by_evidence(settings, len(train), model.likelihood)
-            added_gamma = model.basis.gamma[:0]
-        model.to(device)
-        # Another seed than the previous run had: its checkpoints are not resumed from.
-        gaussian = model.likelihood.gaussian
-        seed = seed + steps_before
-        config = training_config(settings, len(train), gaussian, seed, started, device.type)
-        trains_on_all = held_out is not None and isinstance(train, Rows)
-        solves = solvable(model) and isinstance(train, Rows)
-        corrects = uses_sites(settings, data, model)
-        if trains_on_all or solves:
-            config = first_config(config, TIME_SHARE if corrects else 0.0)
-        bar = (ProgressBar(config.max_steps, config.max_time),) if self.verbose else ()
-        callbacks = (*self.callbacks, *bar)
-        # Evaluating thousands of rows at every report pays only where training may stop early.
-        validation = held_out if self.early_stopping else None
-        result = training.fit(model, train, config, validation, callbacks, self.checkpoint_dir)
-        if solves and isinstance(train, Rows) and result.reason != "interrupt":
-            if isinstance(model.basis, Orthogonal):
-                model.basis = model.basis.with_more(added_gamma)
-            self._solve(model, train, config)
-        if near is not None:
-            found = add_near_rows(
-                settings, model, data.bound_rows, near, self._calibrate, generator,
-                result.history, result.steps,
-            )  # fmt: skip
-            return fitted_with_rows(data, found)
-        if team.leads:
-            rows = data.bound_rows if held_out is None else held_out
-            rows = rows.map(lambda t: t[:: math.ceil(len(t) / COMPARED_ROWS)])
-            warn_if_nothing_learned(model.likelihood, rows.y, *latents_at(model, rows.x))
-        # Rows that join those of the previous fit are corrected by the same residual process.
-        previous = before.model.near if adds and before is not None else None
-        previous = previous if isinstance(previous, SiteRows) else None
-        process = None
-        if previous is not None:
-            process = ResidualProcess.of(previous)
-        elif corrects and result.reason != "interrupt":
-            process = residual_process(settings, data, model, prior[2], generator)
-        if held_out is not None:
-            if process is not None and isinstance(train, Rows):
-                model.near = site_rows(settings, process, model, train, previous)
-            calibration = team.agree(
-                self._calibrate(model.likelihood, held_out.y, *latents_at(model, held_out.x))
-            )
-            # Training moves all parameters of a model.
-            model.near = None
-        else:
-            calibration = before.calibration if before else self._identity(data.units.targets)
-        if trains_on_all and result.reason != "interrupt":
-            rows = data.bound_rows
-            config = training_config(settings, len(rows), gaussian, seed, started, device.type)
-            self._train_on_all(model, rows, config, result.steps)
-        elapsed = history[-1]["seconds"] if history else 0.0
-        reports = [
-            replace(r, step=r.step + steps_before, seconds=r.seconds + elapsed)
-            for r in team.agree(result.history)
-        ]
-        bound = team.agree(full_bound(model, data.bound_rows, data.num_rows))
-        if process is not None:
-            model.near = site_rows(settings, process, model, data.bound_rows, previous)
-        return Fitted(
-            units=data.units,
-            model=model,
-            predictor=model.predictor(),
-            calibration=calibration,
-            elbo=bound + data.weight * data.units.targets.log_jacobian,
-            history=(*history, *map(asdict, reports)),
-            steps=steps_before + result.steps,
-        )
-
-    @staticmethod
-    def _solve(model: VariationalGP, rows: Rows, config: TrainingConfig) -> None:
-        """Puts q at its optimum for these rows."""
-        max_time = None if config.max_time is None else 0.5 * LAST_STEPS * config.max_time
-        training.solve(model, rows, config, max_time)
-        current_team().align([*model.basis.buffers(), model.basis.a_gamma])
-
-    def _train_on_all(
-        self, model: VariationalGP, rows: Rows, config: TrainingConfig, steps: int
-    ) -> None:
-        """q for all rows, once those held out have served to calibrate: solved, or a short run."""
-        if solvable(model):
-            self._solve(model, rows, config)
-            return
-        last = last_config(config, steps)
-        if last is None:
-            return
-        folder = self.checkpoint_dir
-        # It has another configuration than the first run, so checkpoints of its own.
-        folder = None if folder is None else locate(folder) / "held-out"
-        training.fit(model, rows, last, checkpoint_dir=folder)
+        run = StepFit(
+            settings, data, prior, near, before, adds, self._calibrate,
+            self._identity(data.units.targets), device, seed, generator,
+        )  # fmt: skip
+        return run.fitted()
 
 
 def _fit_data(

@@ -47,5 +47,5 @@ def warn_if_nothing_learned(
             "the fit predicts y no better than a constant would: either X says nothing about y, or "
             "training did not find what it says; try more steps (max_steps), a smaller "
             "learning_rate, fewer points (n_inducing, n_residual), or a kernel that suits the data",
-            stacklevel=6,
+            stacklevel=7,
         )
