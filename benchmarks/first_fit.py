@@ -27,10 +27,10 @@ print(time.perf_counter() - start)
 
 def seconds(environment: dict[str, str]) -> float:
     command = [sys.executable, "-W", "ignore", "-c", FIT]
-    said = subprocess.run(
+    completed = subprocess.run(
         command, env=os.environ | environment, capture_output=True, text=True, check=True
     )
-    return float(said.stdout)
+    return float(completed.stdout)
 
 
 def main() -> None:

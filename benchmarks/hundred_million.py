@@ -184,11 +184,11 @@ def main() -> None:
     if options.folder is not None:
         for rows in (int(float(text)) for text in options.rows.split(",")):
             write(options.folder / str(rows), rows)
-            told = subprocess.run(
+            completed = subprocess.run(
                 [sys.executable, __file__, *sys.argv[1:], "--one", str(rows)],
                 check=True, stdout=subprocess.PIPE, text=True,
             )  # fmt: skip
-            line = told.stdout.splitlines()[-1]
+            line = completed.stdout.splitlines()[-1]
             print(line, flush=True)
             with open(options.records, "a") as file:
                 file.write(line + "\n")

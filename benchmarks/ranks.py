@@ -97,7 +97,7 @@ def messages_of(step: Step) -> list[int]:
 
 
 def silent(step: Step) -> Callable[[], None]:
-    """The step with nothing said: wrong sums, but the same work."""
+    """The step without messages: wrong sums, but the same work."""
 
     def run() -> None:
         real = dist.all_reduce

@@ -98,11 +98,11 @@ def main() -> None:
     write(options.folder, options.rows)
     found = {}
     for kind in ("memory", "stream"):
-        told = subprocess.run(
+        completed = subprocess.run(
             [sys.executable, __file__, *sys.argv[1:], "--kind", kind],
             check=True, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        found[kind] = json.loads(told.stdout.splitlines()[-1])
+        found[kind] = json.loads(completed.stdout.splitlines()[-1])
         print(found[kind], flush=True)
     ratio = found["stream"]["steps_a_second"] / found["memory"]["steps_a_second"]
     print(f"throughput of the stream: {100 * ratio:.0f} % of that in memory")

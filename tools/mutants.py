@@ -335,11 +335,11 @@ def main(names: list[str]) -> int:
     killed = 0
     for mutant in chosen:
         try:
-            said = verdict(mutant)
+            outcome = verdict(mutant)
         except MutantError as error:
-            said = f"ERROR {error}"
-        killed += said == "killed"
-        print(f"{mutant.name:<{width}}  {said}", flush=True)
+            outcome = f"ERROR {error}"
+        killed += outcome == "killed"
+        print(f"{mutant.name:<{width}}  {outcome}", flush=True)
     print(f"{killed} of {len(chosen)} mutants killed")
     return 0 if killed == len(chosen) else 1
 

@@ -58,9 +58,9 @@ def work(options: argparse.Namespace) -> None:
         path.write_bytes(content)
         verdict = try_file(path, expected[which], watch, SECONDS_A_FILE)
         if verdict.detail and options.keep:
-            kept = Path(options.keep) / f"{number}-{paths[which].name}"
-            kept.write_bytes(content)
-            kept.with_suffix(".txt").write_text(f"{verdict.outcome}\n{verdict.detail}\n")
+            copy = Path(options.keep) / f"{number}-{paths[which].name}"
+            copy.write_bytes(content)
+            copy.with_suffix(".txt").write_text(f"{verdict.outcome}\n{verdict.detail}\n")
         print(json.dumps([number, verdict.outcome, peak_memory() - base]), flush=True)
 
 

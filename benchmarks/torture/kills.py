@@ -78,22 +78,22 @@ class Trials:
 
     def kill(self, number: int, moment: float) -> Counter[str]:
         """Kills the work after that share of its time, and has it done again."""
-        folder, told = self.folder(f"kill-{number}"), Counter({"kills": 1})
+        folder, counts = self.folder(f"kill-{number}"), Counter({"kills": 1})
         child = start(self.victim.work, folder)
         time.sleep(moment * self.seconds)
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
-        told["amid"] += os.WIFSIGNALED(status)
-        if not told["amid"]:
+        counts["amid"] += os.WIFSIGNALED(status)
+        if not counts["amid"]:
             # It had ended: the machine is quicker now than when it was timed.
             self.seconds *= 0.8
-        told["half-written"] += self._show(folder) not in self.halves
-        told["leftovers"] += leftovers(folder)
+        counts["half-written"] += self._show(folder) not in self.halves
+        counts["leftovers"] += leftovers(folder)
         again = ended_well(start(self.victim.work, folder))
-        told["as undisturbed"] += again and self._show(folder) == self.expected
-        told["left behind"] += leftovers(folder)
+        counts["as undisturbed"] += again and self._show(folder) == self.expected
+        counts["left behind"] += leftovers(folder)
         shutil.rmtree(folder)
-        return told
+        return counts
 
     def _show(self, folder: Path) -> Shown | None:
         try:
@@ -131,22 +131,23 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    rng, told, shared = random.Random(options.seed), Counter(), 0
+    rng, counts, shared = random.Random(options.seed), Counter(), 0
     with tempfile.TemporaryDirectory() as base:
         trials = [Trials(name, victim, Path(base)) for name, victim in VICTIMS.items()]
-        while told["amid"] < options.kills:
-            trial = trials[told["amid"] % len(trials)]
-            told += trial.kill(told["kills"], rng.random())
+        while counts["amid"] < options.kills:
+            trial = trials[counts["amid"] % len(trials)]
+            counts += trial.kill(counts["kills"], rng.random())
         shared = sum(trial.share() for trial in trials)
     print(
-        f"kills: {told['amid']} amid the work and {told['kills'] - told['amid']} just after it, "
-        f"{told['as undisturbed']} ended as undisturbed ones bit for bit, "
-        f"{told['half-written']} half-written files, "
-        f"{told['leftovers']} temporary files left by kills and {told['left behind']} after the "
-        f"next run; two processes in one folder: {shared} of {len(trials)} kinds of work unharmed"
+        f"kills: {counts['amid']} amid the work and {counts['kills'] - counts['amid']} just after "
+        "it, "
+        f"{counts['as undisturbed']} ended as undisturbed ones bit for bit, "
+        f"{counts['half-written']} half-written files, "
+        f"{counts['leftovers']} temporary files left by kills and {counts['left behind']} after "
+        f"the next run; two processes in one folder: {shared} of {len(trials)} kinds of work unharmed"
     )
-    right = told["as undisturbed"] == told["kills"] and shared == len(trials)
-    return int(not right or told["half-written"] > 0 or told["left behind"] > 0)
+    right = counts["as undisturbed"] == counts["kills"] and shared == len(trials)
+    return int(not right or counts["half-written"] > 0 or counts["left behind"] > 0)
 
 
 if __name__ == "__main__":

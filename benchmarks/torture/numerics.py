@@ -37,15 +37,15 @@ def attempt(case: str, dtype: str, seed: int, data_dir: str, device: str) -> dic
     from hard_cases import problem
 
     torch.set_num_threads(1)
-    told: dict[str, Any] = {"case": case, "dtype": dtype, "seed": seed, "device": device}
+    record: dict[str, Any] = {"case": case, "dtype": dtype, "seed": seed, "device": device}
     began = time.monotonic()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            told |= _fitted(problem(case, seed, data_dir), dtype, seed, device)
+            record |= _fitted(problem(case, seed, data_dir), dtype, seed, device)
     except Exception as error:
-        told |= {"finite": False, "reason": f"{type(error).__name__}: {error}"}
-    return told | {"seconds": round(time.monotonic() - began, 2)}
+        record |= {"finite": False, "reason": f"{type(error).__name__}: {error}"}
+    return record | {"seconds": round(time.monotonic() - began, 2)}
 
 
 def _fitted(hard, dtype: str, seed: int, device: str) -> dict[str, Any]:
@@ -122,11 +122,11 @@ def run_all(options: argparse.Namespace, path: Path) -> None:
         data = options.data_dir or ""
         waiting = [pool.submit(attempt, *job, data, options.device) for job in jobs]
         for number, future in enumerate(as_completed(waiting), 1):
-            told = future.result()
-            out.write(json.dumps(told) + "\n")
+            record = future.result()
+            out.write(json.dumps(record) + "\n")
             out.flush()
-            if not told["finite"]:
-                print(json.dumps(told), file=sys.stderr)
+            if not record["finite"]:
+                print(json.dumps(record), file=sys.stderr)
             if number % 50 == 0:
                 print(f"{number} of {len(jobs)} runs", file=sys.stderr)
 

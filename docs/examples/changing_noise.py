@@ -35,8 +35,8 @@ for noise in ("constant", "learned"):
     covered = (low <= y_new) & (y_new <= high)
     thirds = [covered[(x_new >= k / 3) & (x_new < (k + 1) / 3)].mean() for k in range(3)]
     density = gp.log_density(x_new[:, None], y_new).mean()
-    told = ", ".join(f"{share:.0%}" for share in thirds)
-    print(f"{noise:8} log density {density:.3f}; covered in each third: {told}")
+    shown = ", ".join(f"{share:.0%}" for share in thirds)
+    print(f"{noise:8} log density {density:.3f}; covered in each third: {shown}")
     drawn[noise] = gp.predict(grid[:, None]), *gp.predict_interval(grid[:, None], coverage=0.9)
 
 # %%
