@@ -144,7 +144,8 @@ def main() -> int:
         f"{counts['as undisturbed']} ended as undisturbed ones bit for bit, "
         f"{counts['half-written']} half-written files, "
         f"{counts['leftovers']} temporary files left by kills and {counts['left behind']} after "
-        f"the next run; two processes in one folder: {shared} of {len(trials)} kinds of work unharmed"
+        f"the next run; two processes in one folder: {shared} of {len(trials)} kinds of work "
+        "unharmed"
     )
     right = counts["as undisturbed"] == counts["kills"] and shared == len(trials)
     return int(not right or counts["half-written"] > 0 or counts["left behind"] > 0)
