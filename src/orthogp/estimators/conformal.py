@@ -68,6 +68,21 @@ def rank_of(count: int, coverage: float) -> int:
     return rank
 
 
+def promised_share(scores: Array | CrossScores, coverage: float) -> float:
+    """The share of new, exchangeable rows that intervals or sets of this coverage hold at least."""
+    if not isinstance(scores, CrossScores):
+        rank_of(len(scores), coverage)
+        return coverage
+    count = len(scores.scores)
+    rank_of(count, coverage)
+    # 1 − 2α − min{2 (1 − 1/K) / (n/K + 1), (1 − K/n) / (K + 1)}
+    lost = min(
+        2 * (1 - 1 / FOLDS) / (count / FOLDS + 1),
+        (1 - FOLDS / count) / (FOLDS + 1),
+    )
+    return max(0.0, 2 * coverage - 1 - lost)
+
+
 def split_rows(count: int, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Rows to fit to, and rows to score, drawn at random, each in the order of the table."""
     scored = min(MOST_HELD_OUT, max(FEWEST_HELD_OUT, round(HELD_OUT_SHARE * count)))

@@ -19,6 +19,7 @@ from orthogp.estimators.checks import (
 )
 from orthogp.estimators.scaling import Array
 from orthogp.tables import (
+    ByName,
     Described,
     Encoded,
     Encoder,
@@ -32,6 +33,7 @@ from orthogp.tables import (
     is_table,
     named_categories,
     number_plan,
+    plain_plan,
 )
 
 # Numbers with NaN for gaps, or a table whose columns are named as the plan has them.
@@ -152,6 +154,8 @@ def encoded(estimator: type, X: Any, columns: Columns, plan: Plan | None) -> Arr
     """The inputs of new rows."""
     if isinstance(X, Encoded):
         return X.matrix
+    if isinstance(X, ByName):
+        return Encoder(plan or plain_plan(columns.labels)).encode(X.table, Tally())
     rows, _ = checked_rows(estimator, X, columns, plan)
     return encode_rows(plan, rows)
 

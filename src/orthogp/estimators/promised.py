@@ -27,6 +27,7 @@ from orthogp.estimators.inputs import TableRows, encoded
 from orthogp.estimators.predictive import moments_of, noise_scale_at, parts_of
 from orthogp.estimators.setting_checks import seed_from
 from orthogp.execution.team import current_team
+from orthogp.tables import Plan
 
 # Ends of intervals that are compared at once.
 CHUNK_NUMBERS = 2**22
@@ -104,6 +105,13 @@ def cross_set(cross: CrossScores, X: Any, coverage: float) -> NDArray[np.bool_]:
         scores = np.sort(cross.scores[cross.folds == fold])
         above = above + np.searchsorted(scores, 1.0 - estimator.predict_proba(X), side="left")
     return above < rank_of(len(cross.scores), coverage)
+
+
+def plans_of(estimator: Any) -> tuple[Plan, ...]:
+    """The plan of a fitted estimator, and those of the ones fitted without each fold."""
+    scores = estimator._fitted.scores
+    others = scores.estimators if isinstance(scores, CrossScores) else ()
+    return tuple(found.columns_.plan for found in (estimator, *others))
 
 
 def pack_cross(cross: CrossScores) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from orthogp.tables.arrow import (
     kind_of,
     listed,
 )
-from orthogp.tables.encoding import Encoded, Encoder, OutOfFold, Tally, fill_gaps
+from orthogp.tables.encoding import ByName, Encoded, Encoder, OutOfFold, Tally, fill_gaps
 from orthogp.tables.learning import (
     Described,
     Learning,
@@ -28,7 +28,7 @@ from orthogp.tables.plan import POLICIES, Plan
 from orthogp.tables.summary import ColumnRow, ColumnTable, plan_notes, transform_notes
 
 __all__ = [
-    "POLICIES", "Column", "ColumnRow", "ColumnTable", "Described", "Encoded", "Encoder",
+    "POLICIES", "ByName", "Column", "ColumnRow", "ColumnTable", "Described", "Encoded", "Encoder",
     "Learning", "Matrix", "OutOfFold", "Plan", "Tally", "array_table", "as_numbers", "as_table",
     "as_texts", "fill_gaps", "is_table", "kind_of", "listed", "named_categories", "number_plan",
     "plain_plan", "plan_notes", "require_complete", "transform_notes", "with_transforms",

@@ -44,6 +44,13 @@ class Encoded:
 
 
 @dataclass(frozen=True)
+class ByName:
+    """Rows of a table whose columns any plan finds by their names, in whatever order they are."""
+
+    table: pa.Table | pa.RecordBatch
+
+
+@dataclass(frozen=True)
 class OutOfFold:
     """The targets of the rows of training, and the seed of their folds."""
 

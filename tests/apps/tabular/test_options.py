@@ -35,7 +35,7 @@ def test_help_shows_every_option_and_an_example():
 def test_what_the_constructor_is_given_by_default():
     given = {s.name: OWN_DEFAULTS.get(s.name, s.default) for s in settings()}
     estimator = OrthogonalGPRegressor(**as_arguments(given))
-    assert estimator.get_params() == OrthogonalGPRegressor(**OWN_DEFAULTS).get_params()
+    assert estimator.get_params() == OrthogonalGPRegressor(verbose=True).get_params()
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,8 @@ def test_what_the_constructor_is_given_by_default():
         ("likelihood", "student_t", "student_t"),
         ("checkpoint_dir", "12", "12"),
         ("n_inducing", 5, 5),
+        ("coverage_guarantee", "none", False),
+        ("coverage_guarantee", "cross", "cross"),
     ],
 )
 def test_words_become_values(name, text, value):

@@ -160,6 +160,13 @@ def predict_command(
     coverage_levels: Annotated[
         str | None, typer.Option(help="Quantiles, comma-separated; 0.05,0.5,0.95 by default.")
     ] = None,
+    coverage: Annotated[
+        float | None,
+        typer.Option(
+            help="Of guaranteed intervals or sets of classes, which a model has that was fitted "
+            "with --coverage-guarantee; 0.9 by default."
+        ),
+    ] = None,
     batch_rows: Annotated[int, typer.Option(help="Rows in memory at a time, at most.")] = 2**16,
     safe_csv: Annotated[
         bool,
@@ -183,7 +190,7 @@ def predict_command(
     with process_group("cpu", PATIENCE) as team:
         take_gpu_in_turn()
         request = PredictRequest(
-            model, table, out, id_column, levels(coverage_levels), batch_rows, safe_csv
+            model, table, out, id_column, levels(coverage_levels), batch_rows, safe_csv, coverage
         )
         status = run_predict(request, team)
     if status:

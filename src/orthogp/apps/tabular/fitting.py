@@ -1,10 +1,16 @@
 """The fit itself, and the report on the rows that were held out."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from orthogp.apps.tabular.contributions import contributions
+from orthogp.apps.tabular.guarantees import (
+    DEFAULT_COVERAGE,
+    guaranteed_figures,
+    is_guaranteed,
+    promise,
+)
 from orthogp.apps.tabular.measures import measure
 from orthogp.apps.tabular.model import TableModel
 from orthogp.apps.tabular.preparing import FitRequest, Prepared, unseen_notes
@@ -56,6 +62,11 @@ def judge(
     """The report on the test rows, of which there must be some; `explains` some of them too."""
     estimator, tally = model.estimator, Tally()
     history, test = estimator.history_, model.encode(prepared.test, tally)
+    measures, guarantee = measure(estimator, test, prepared.y_test, prepared.y), ""
+    if is_guaranteed(model):
+        guarantee = promise(model, DEFAULT_COVERAGE)
+        own = guaranteed_figures(model, prepared.test, prepared.y_test)
+        measures = replace(measures, figures=measures.figures | own)
     unseen = [f"in the test rows, {note}" for note in unseen_notes(tally)]
     return FitReport(
         table=str(request.table),
@@ -71,8 +82,9 @@ def judge(
         seconds=history[-1]["seconds"] if history else 0.0,
         interrupted=interrupted,
         notes=(*prepared.notes, *transform_notes(model.plan), *unseen),
-        measures=measure(estimator, test, prepared.y_test, prepared.y),
+        measures=measures,
         relevance=tuple(estimator.relevance_.items()),
         contributions=contributions(model, prepared.test, request.seed) if explains else None,
         settings={**request.settings, "random_state": request.seed},
+        guarantee=guarantee,
     )

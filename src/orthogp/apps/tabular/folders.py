@@ -19,11 +19,13 @@ from orthogp.apps.tabular.predicting import (
     PredictRequest,
     choose_id,
     empty_predictions,
+    guaranteed_coverage,
     load_table_model,
     missing_notes,
     predicted,
     quantile_levels,
     require_kinds,
+    say_promise,
     say_unused_columns,
 )
 from orthogp.apps.tabular.preparing import require_known_columns, unseen_notes
@@ -42,6 +44,7 @@ OTHERS = {
     "model": "by another model",
     "id": "with another --id",
     "levels": "with other --coverage-levels",
+    "coverage": "with another --coverage",
     "source": "of an input that has changed since, or was another",
 }
 
@@ -58,6 +61,9 @@ def predict_folder(request: PredictRequest, say: Callable[[str], None], team: Te
         "id": id_column,
         "levels": list(quantile_levels(request)) if model.task == "regression" else [],
     }
+    coverage = guaranteed_coverage(model, request)
+    if coverage is not None:
+        mark["coverage"] = coverage
     files = {str(file.path.relative_to(request.table)): file for file in source.files()}
     # The first process looks and decides: another may see the folder a moment later.
     shares = team.agree(_shares(request, files, mark, say, team.size) if team.leads else None)
@@ -70,6 +76,7 @@ def predict_folder(request: PredictRequest, say: Callable[[str], None], team: Te
         say(note)
     done = sum(map(len, shares))
     say(f"{count} rows in {done} files written to {request.out}, of {len(files)} files in all")
+    say_promise(model, request, say)
     return count
 
 

@@ -13,6 +13,7 @@ from orthogp.apps.tabular.suspicions import without_values
 from orthogp.apps.tabular.targets import as_column
 from orthogp.errors import FileError
 from orthogp.estimators import OrthogonalGPClassifier, OrthogonalGPRegressor
+from orthogp.estimators.promised import plans_of
 from orthogp.storage import load_model
 from orthogp.tables import Encoded, Encoder, Plan, Tally
 
@@ -40,12 +41,22 @@ class TableModel:
         """How the table's columns become inputs."""
         return self.estimator.columns_.plan
 
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kind of every column that is an input, of this model or of a fit without a fold."""
+        plans = plans_of(self.estimator)
+        return {name: kind for plan in reversed(plans) for name, kind in plan.kinds.items()}
+
     def encode(self, table: pa.Table | pa.RecordBatch, tally: Tally) -> Encoded:
         """The inputs of rows, whose columns may come in any order; `tally` counts what is odd."""
-        if self.missing_values:
-            table = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
-            table = without_values(table, self.missing_values)
-        return Encoded(Encoder(self.plan).encode(table, tally))
+        return Encoded(Encoder(self.plan).encode(self.cleaned(table), tally))
+
+    def cleaned(self, table: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBatch:
+        """The rows without the numbers that stand for missing values."""
+        if not self.missing_values:
+            return table
+        table = pa.Table.from_batches([table]) if isinstance(table, pa.RecordBatch) else table
+        return without_values(table, self.missing_values)
 
     @property
     def task(self) -> str:

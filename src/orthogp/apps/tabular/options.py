@@ -12,10 +12,10 @@ from orthogp.estimators.settings import Settings
 
 # A command always starts afresh, and its --seed is the random state.
 LEFT_OUT = ("warm_start", "random_state", "missing_targets")
-# A command is watched: the bar is drawn unless it is refused.
-OWN_DEFAULTS = {"verbose": True}
+# A command is watched: the bar is drawn unless it is refused. An option of words has one for no.
+OWN_DEFAULTS = {"verbose": True, "coverage_guarantee": "none"}
 # In this order: what can be text is read as text.
-TYPES = {"bool": bool, "str": str, "float": float, "int": int}
+TYPES = {"str": str, "bool": bool, "float": float, "int": int}
 MODEL, TRAINING = "The model", "The training"
 
 HELP = {
@@ -50,7 +50,8 @@ HELP = {
     "input_transform": (MODEL, "Of skewed numbers: auto, where left-out rows gain, or none."),
     "coverage_guarantee": (
         MODEL,
-        "Keep rows apart by which intervals and sets of classes are promised their coverage.",
+        "Intervals and sets of classes with a guaranteed coverage: split (a fifth of the rows is "
+        "kept from the fit), cross (five more fits, to all rows but a fifth) or none.",
     ),
     "categorical_features": (
         MODEL,
@@ -136,7 +137,7 @@ def _parameter(setting: Setting) -> inspect.Parameter:
 
 
 def as_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the program read, as the constructor takes it: `none` is None, a number is one."""
+    """What the program read, as the constructor takes it: `none` is None, or False."""
     by_name = {setting.name: setting for setting in settings()}
     return {name: _value(by_name[name], value) for name, value in given.items()}
 
@@ -148,6 +149,8 @@ def _value(setting: Setting, value: Any) -> Any:
         return [name.strip() for name in value.split(",")]
     if value.lower() == "none" and "None" in setting.alternatives:
         return None
+    if value.lower() == "none" and "bool" in setting.alternatives:
+        return False
     if "int" in setting.alternatives and value.isdecimal():
         return int(value)
     return value

@@ -7,6 +7,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from orthogp.apps.tabular.guarantees import (
+    DEFAULT_COVERAGE,
+    guaranteed_columns,
+    guaranteed_names,
+    is_guaranteed,
+    promise,
+)
 from orthogp.apps.tabular.model import TableModel, class_names
 from orthogp.apps.tabular.preparing import require_known_columns, unseen_notes
 from orthogp.apps.tabular.reading import (
@@ -26,7 +33,10 @@ DEFAULT_LEVELS = (0.05, 0.5, 0.95)
 
 @dataclass(frozen=True)
 class PredictRequest:
-    """What a prediction is asked to do; `levels` None means the default ones."""
+    """What a prediction is asked to do; `levels` None means the default ones.
+
+    `coverage` is that of guaranteed intervals or sets, None for the default where there are any.
+    """
 
     model: Path
     table: Path
@@ -35,12 +45,17 @@ class PredictRequest:
     levels: tuple[float, ...] | None
     batch_rows: int
     safe_csv: bool
+    coverage: float | None = None
 
     def __post_init__(self) -> None:
         if self.batch_rows < 1:
             raise ConfigurationError(f"--batch-rows is {self.batch_rows}; expected at least one")
         if self.out.absolute() in (self.table.absolute(), self.model.absolute()):
             raise ConfigurationError(f"--out is {self.out}, which is to be read; name another file")
+        if self.coverage is not None and not 0 < self.coverage < 1:
+            raise ConfigurationError(
+                f"--coverage is {self.coverage:g}; expected a number between 0 and 1"
+            )
         levels = self.levels or ()
         if not all(0 < q < 1 for q in levels) or len(set(levels)) != len(levels):
             raise ConfigurationError(
@@ -78,6 +93,7 @@ def predict_table(request: PredictRequest, say: Callable[[str], None]) -> int:
     for note in (*missing_notes(tally), *unseen_notes(tally)):
         say(note)
     say(f"{count} rows in {request.out}: {', '.join(first.schema.names)}")
+    say_promise(model, request, say)
     return count
 
 
@@ -87,7 +103,29 @@ def load_table_model(request: PredictRequest) -> TableModel:
         raise ConfigurationError(
             f"--coverage-levels are quantiles of numbers, and {request.model} predicts classes"
         )
+    coverage = guaranteed_coverage(model, request)
+    if coverage is not None:
+        # Refused here where the fit had too few rows for it.
+        promise(model, coverage)
     return model
+
+
+def guaranteed_coverage(model: TableModel, request: PredictRequest) -> float | None:
+    """The coverage of guaranteed intervals or sets; None for a model without them."""
+    if is_guaranteed(model):
+        return DEFAULT_COVERAGE if request.coverage is None else request.coverage
+    if request.coverage is not None:
+        raise ConfigurationError(
+            f"--coverage is of guaranteed intervals or sets, and {request.model} was fitted "
+            "without --coverage-guarantee; fit with it, or ask for quantiles by --coverage-levels"
+        )
+    return None
+
+
+def say_promise(model: TableModel, request: PredictRequest, say: Callable[[str], None]) -> None:
+    coverage = guaranteed_coverage(model, request)
+    if coverage is not None:
+        say(promise(model, coverage))
 
 
 def predicted(
@@ -98,13 +136,15 @@ def predicted(
     tally: Tally,
 ) -> Iterator[pa.RecordBatch]:
     """Predictions for every batch; none for a table without rows."""
-    kinds = dict(model.plan.kinds)
+    kinds = model.kinds
     if id_column is not None:
         # Text in a CSV file, whatever it looks like: 007 stays 007.
         kinds.setdefault(id_column, "text")
-    levels = quantile_levels(request)
+    levels, coverage = quantile_levels(request), guaranteed_coverage(model, request)
     for batch in source.batches(kinds, request.batch_rows):
         found = model.predictions(model.encode(batch, tally), levels)
+        if coverage is not None:
+            found |= guaranteed_columns(model, batch, coverage)
         if id_column in found:
             raise DataError(f"the id {id_column!r} is also a column of predictions; rename it")
         ids = {} if id_column is None else {id_column: text_as_strings(batch.column(id_column))}
@@ -120,6 +160,10 @@ def empty_predictions(
         names = [f"p_{name}" for name in class_names(model.estimator.classes_)]
         label = {"label": as_column(model.estimator.classes_)[:0]}
     found = label | {name: pa.array([], pa.float64()) for name in names}
+    coverage = guaranteed_coverage(model, request)
+    if coverage is not None:
+        kind = pa.string() if label else pa.float64()
+        found |= {name: pa.array([], kind) for name in guaranteed_names(model, coverage)}
     ids = {}
     if id_column is not None:
         ids = {id_column: text_as_strings(pa.array([], source.types[id_column]))}
@@ -145,7 +189,7 @@ def choose_id(model: TableModel, source: TableSource, request: PredictRequest) -
 
 def require_kinds(model: TableModel, source: TableSource) -> None:
     """Refuses a table that lacks a column or, where its types are known, has one of another."""
-    kinds = model.plan.kinds
+    kinds = model.kinds
     absent = [name for name in kinds if name not in source.names]
     if absent:
         raise DataError(f"{source.path} lacks the columns {listed(absent)}, which the model needs")
@@ -162,7 +206,7 @@ def require_kinds(model: TableModel, source: TableSource) -> None:
 def say_unused_columns(
     model: TableModel, source: TableSource, id_column: str | None, say: Callable[[str], None]
 ) -> None:
-    used = (*model.plan.kinds, id_column)
+    used = (*model.kinds, id_column)
     extra = [name for name in source.names if name not in used]
     if extra:
         say(f"columns that the model does not use, ignored: {listed(extra)}")

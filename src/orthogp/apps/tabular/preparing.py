@@ -167,6 +167,11 @@ def prepare_large(
     source: ParquetSource, inputs: list[str], request: FitRequest, say: Callable[[str], None]
 ) -> Prepared:
     """As `prepare`, from one pass over the files; the training rows stay in them."""
+    if request.settings["coverage_guarantee"]:
+        raise ConfigurationError(
+            f"--coverage-guarantee needs a table that is read whole, and {request.table} is too "
+            "large for that; fit without it, or to some of the rows"
+        )
     survey = Survey.of(source, request.target, inputs, request.seed, request.missing_values)
     total, num_present = sum(survey.sizes), sum(survey.present)
     if not total:

@@ -25,10 +25,18 @@ FIGURES = {
     "log_density": ("log density", "mean of a row, in nats, per unit of the target"),
     "coverage_90": ("coverage of 90 % intervals", "share of the rows inside; 0.9 is right"),
     "width_90": ("width of 90 % intervals", "mean, in units of the target"),
+    "guaranteed_coverage_90": (
+        "coverage of guaranteed intervals", "share of the rows inside those of coverage 0.9"
+    ),
+    "guaranteed_width_90": ("width of guaranteed intervals", "mean, in units of the target"),
     "rmse_of_the_mean": ("RMSE of the training mean", "what predicting a constant gives"),
     "accuracy": ("accuracy", "share of the rows whose most probable class is right"),
     "log_likelihood": ("log-likelihood", "mean log probability of the right class, in nats"),
     "brier": ("Brier score", "mean squared error of the probabilities, summed over classes"),
+    "set_coverage_90": (
+        "coverage of guaranteed sets", "share of the rows whose class is in that of coverage 0.9"
+    ),
+    "set_size_90": ("size of guaranteed sets", "mean number of classes"),
     "accuracy_of_the_commonest_class": (
         "accuracy of the commonest class", "what always predicting it gives"
     ),
@@ -40,7 +48,8 @@ class FitReport:
     """One fit. `rows` counts those of the table, without a target, of training and of test.
 
     `column_rows` are those of `columns_`, `relevance` is (column, 1/lengthscale) of every column,
-    the most relevant first; `contributions` are left out of a report for the terminal alone.
+    the most relevant first; `contributions` are left out of a report for the terminal alone;
+    `guarantee` is what is promised of new rows, in a sentence, empty where nothing is.
     """
 
     table: str
@@ -60,6 +69,7 @@ class FitReport:
     relevance: Relevance
     contributions: Contributions | None
     settings: dict[str, Any]
+    guarantee: str = ""
 
     @property
     def about(self) -> str:
@@ -93,6 +103,8 @@ def print_report(report: FitReport, console: Console) -> None:
         for name, value in report.measures.figures.items()
     ]
     print_rows("On the test rows", figures, console)
+    if report.guarantee:
+        console.print(Text(f"Guaranteed: {report.guarantee}."))
     calibration = report.measures.calibration
     stride = math.ceil(len(calibration) / MOST_ROWS)
     print_rows("Calibration: stated and observed shares", calibration[::stride], console)

@@ -46,6 +46,8 @@ def build_report_page(report: FitReport) -> Page:
         for name, value in report.measures.figures.items()
     ]
     page.table(Table(["figure", "value", "meaning"], figures))
+    if report.guarantee:
+        page.text(f"Guaranteed: {report.guarantee}.")
     _calibration(page, report)
     _errors(page, report)
     _relevance(page, report)
