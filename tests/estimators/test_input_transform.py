@@ -81,3 +81,15 @@ def test_left_out_densities_are_those_of_refitting_without_the_row(monkeypatch):
         error = y[i] - weights @ y[rest]
         expected = -0.5 * (error**2 / variance + np.log(2 * np.pi * variance)).sum()
         assert found[i] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_frequent_value_that_matters_has_an_indicator():
+    rng = np.random.default_rng(0)
+    rain, other = rng.exponential(size=(2, 200))
+    rain[rng.random(200) < 0.5] = 0
+    X, noise = pd.DataFrame({"rain": rain, "other": other}), 0.1 * rng.normal(size=200)
+    steps = OrthogonalGPRegressor(**SMALL).fit(X, (rain == 0) + noise)
+    assert steps.columns_["rain"].treatment.endswith("an indicator of 0")
+    assert next(iter(steps.relevance_)) == "rain"
+    smooth = OrthogonalGPRegressor(**SMALL).fit(X, np.sin(rain) + noise)
+    assert smooth.columns_["rain"].inputs == 1

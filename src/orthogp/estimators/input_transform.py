@@ -1,11 +1,13 @@
-"""Whether the skewed columns of a table are better transformed: judged by a few of its rows.
+"""Whether the numbers of a table are better with other inputs: judged by a few of its rows.
 
-Two exact processes, with the columns as they are and transformed, learn their hyperparameters from
-the evidence of the same rows. The transforms are taken where the leave-one-out density of these
-rows gains more than the standard error of the gain. Classes are judged as numbers, one-hot.
+Two exact processes, with the columns as they are and changed, learn their hyperparameters from the
+evidence of the same rows. The change is made where the leave-one-out density of these rows gains
+more than the standard error of the gain: first indicators of values that much of a column has, then
+transforms of skewed columns. Classes are judged as numbers, one-hot.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian
 from orthogp.model import default_kernel
 from orthogp.posterior.optimum import leave_one_out
-from orthogp.tables import Encoder, OutOfFold, Plan, Tally, with_transforms
+from orthogp.tables import Encoder, OutOfFold, Plan, Tally, with_spikes, with_transforms
 from orthogp.training.evidence import log_evidence
 from orthogp.training.hyperparameters import Hyperparameters
 from orthogp.training.left_out import log_normal
@@ -40,23 +42,28 @@ def suits_transforms(settings: Mapping[str, Any], X: Any) -> bool:
 
 
 def choose_transforms(plan: Plan, table: pa.Table, targets: Array) -> Plan:
-    """The plan with transforms of its skewed numbers, or as it is; `targets` are `(n, t)`."""
-    candidate = with_transforms(plan, table)
+    """The plan with indicators of frequent values, then with transforms of its skewed numbers, each
+    if these rows gain by it; `targets` are `(n, t)`."""
     count = round(min(MOST_ROWS, max(SHARE * table.num_rows, FEWEST_ROWS)))
-    if candidate == plan or table.num_rows < FEWEST_ROWS:
+    if table.num_rows < FEWEST_ROWS:
         return plan
     chosen = np.sort(np.random.default_rng(0).permutation(table.num_rows)[:count])
     rows, y = table.take(pa.array(chosen)), _standardised(targets[chosen])
     training = OutOfFold(targets[chosen], 0)
-    found = [
-        left_out_densities(
-            _standardised(Encoder(p).encode(rows, Tally(), training), p.groups), y, p.groups
-        )
-        for p in (plan, candidate)
-    ]
-    gain = found[1] - found[0]
-    gains = bool(gain.mean() > gain.std() / len(gain) ** 0.5)
-    return candidate if current_team().agree(gains) else plan
+
+    @cache
+    def densities(plan: Plan) -> NDArray[np.float64]:
+        x = Encoder(plan).encode(rows, Tally(), training)
+        return left_out_densities(_standardised(x, plan.groups), y, plan.groups)
+
+    for changed in (with_spikes, with_transforms):
+        candidate = changed(plan, table)
+        if candidate == plan:
+            continue
+        gain = densities(candidate) - densities(plan)
+        gains = bool(gain.mean() > gain.std() / len(gain) ** 0.5)
+        plan = candidate if current_team().agree(gains) else plan
+    return plan
 
 
 def left_out_densities(x: Array, y: Array, groups: Sequence[int] | None) -> NDArray[np.float64]:

@@ -22,6 +22,7 @@ from orthogp.tables.learning import (
     number_plan,
     plain_plan,
     require_complete,
+    with_spikes,
     with_transforms,
 )
 from orthogp.tables.plan import POLICIES, Plan
@@ -31,5 +32,6 @@ __all__ = [
     "POLICIES", "ByName", "Column", "ColumnRow", "ColumnTable", "Described", "Encoded", "Encoder",
     "Learning", "Matrix", "OutOfFold", "Plan", "Tally", "array_table", "as_numbers", "as_table",
     "as_texts", "fill_gaps", "is_table", "kind_of", "listed", "named_categories", "number_plan",
-    "plain_plan", "plan_notes", "require_complete", "transform_notes", "with_transforms",
+    "plain_plan", "plan_notes", "require_complete", "transform_notes", "with_spikes",
+    "with_transforms",
 ]  # fmt: skip

@@ -69,7 +69,7 @@ class Encoder:
     ) -> Matrix:
         """The matrix of these rows; rows of `training` have their statistics out of fold."""
         plan, X = self.plan, np.zeros((table.num_rows, len(self.plan.sources)))
-        start = len(plan.numbers)
+        start, spike = len(plan.numbers), len(plan.numbers) + sum(c.indicator for c in plan.numbers)
         for i, column in enumerate(plan.numbers):
             values = finite_numbers(table.column(column.name), column.name)
             missing = np.isnan(values)
@@ -78,6 +78,10 @@ class Encoder:
             if column.indicator:
                 X[:, start] = missing
                 start += 1
+            if column.spike is not None:
+                X[:, spike] = column.at_spike(values)
+                spike += 1
+        start = spike
         for column in plan.levels:
             codes = _codes(table.column(column.name), column, tally)
             seen = np.flatnonzero(codes != UNSEEN)
@@ -110,7 +114,8 @@ def fill_gaps(plan: Plan, X: Matrix) -> Matrix:
         return X
     filled = [column.filled(X[:, i]) for i, column in enumerate(plan.numbers)]
     marked = [i for i, column in enumerate(plan.numbers) if column.indicator]
-    return np.column_stack([*filled, gaps[:, marked]])
+    spikes = [c.at_spike(X[:, i]) for i, c in enumerate(plan.numbers) if c.spike is not None]
+    return np.column_stack([*filled, gaps[:, marked], *spikes])
 
 
 def _codes(values: Column, column: LevelColumn, tally: Tally) -> NDArray[np.int32]:

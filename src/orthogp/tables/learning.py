@@ -45,6 +45,9 @@ NAMES_ROWS = 0.9
 FEWEST_NAMED = 20
 # A gap has an input of its own from this share of the rows on: fewer teach nothing.
 GAPS_MARKED = 0.01
+# A value of a number has an input of its own where it has a share of the rows between these, is so
+# many times as frequent as the next, and there are so many other values: counts and codes do not.
+SPIKE_SHARES, STANDS_OUT, FEWEST_OTHERS = (0.1, 0.9), 5, 20
 # Names that are given to row numbers and keys, in lower case.
 KEYS = re.compile(
     r"(unnamed: ?\d+|index|idx|rowid|row|row[ _]?(id|nr|no|number)|id|.*[ _]id|uuid|)"
@@ -150,6 +153,40 @@ def with_transforms(plan: Plan, table: pa.Table) -> Plan:
         for c in plan.numbers
     )
     return replace(plan, numbers=numbers)
+
+
+def with_spikes(plan: Plan, table: pa.Table) -> Plan:
+    """The plan with an input for the frequent value of every column of numbers that has one."""
+    numbers = tuple(
+        _with_spike(c, as_numbers(table.column(c.name))) if c.kind == "number" else c
+        for c in plan.numbers
+    )
+    return replace(plan, numbers=numbers)
+
+
+def _with_spike(column: NumberColumn, values: Matrix) -> NumberColumn:
+    found = frequent_value(values)
+    if found is None:
+        return column
+    value, share = found
+    return replace(column, spike=value, reason=f"{column.reason}, {value:g} in {share:.0%}")
+
+
+def frequent_value(values: Matrix) -> tuple[float, float] | None:
+    """The value that stands out of numbers with NaN for gaps, and its share; None where none does.
+
+    Such a column mixes two: whether there was any rain, and how much. A smooth function of the
+    amount alone has no step between them.
+    """
+    distinct, counts = np.unique(values[~np.isnan(values)], return_counts=True)
+    if len(distinct) <= FEWEST_OTHERS:
+        return None
+    most, second = np.sort(counts)[[-1, -2]]
+    share = float(counts.max() / counts.sum())
+    least, largest = SPIKE_SHARES
+    if not least <= share <= largest or most < STANDS_OUT * second:
+        return None
+    return float(distinct[counts.argmax()]), share
 
 
 @dataclass(frozen=True)

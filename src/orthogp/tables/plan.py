@@ -1,7 +1,7 @@
 """How the columns of a table become the inputs of a model, as plain data for a file.
 
-The inputs are in this order: the numbers, the indicators of their gaps, the levels one-hot, the
-target statistics, the parts of dates.
+The inputs are in this order: the numbers, the indicators of their gaps, those of their frequent
+values, the levels one-hot, the target statistics, the parts of dates.
 """
 
 import math
@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from orthogp.errors import FileError
 from orthogp.tables.arrow import Matrix
@@ -29,7 +30,8 @@ class NumberColumn:
     """A missing value becomes the median; with `indicator` another input is 1 where it was.
 
     `kind` is number, or bool for truth values, which are 0 and 1. With a `transform` the input is a
-    monotone function of the number."""
+    monotone function of the number. With a `spike`, a value that much of the column has, another
+    input is 1 where the number is that."""
 
     name: str
     median: float
@@ -37,6 +39,11 @@ class NumberColumn:
     reason: str = ""
     kind: str = "number"
     transform: Monotone | None = None
+    spike: float | None = None
+
+    def at_spike(self, values: Matrix) -> NDArray[np.bool_]:
+        """Where the number, or the median in its place, is the frequent value."""
+        return np.where(np.isnan(values), self.median, values) == self.spike
 
     def filled(self, values: Matrix) -> Matrix:
         """The input for numbers with NaN for gaps."""
@@ -158,9 +165,14 @@ class Plan:
     @property
     def plain(self) -> bool:
         """Whether every column is a number without an indicator: inputs are the columns."""
-        others = (self.levels, self.statistics, self.dates, self.dropped)
+        others = (self.levels, self.statistics, self.dates, self.dropped, self.spikes)
         changed = any(c.indicator or c.transform is not None for c in self.numbers)
         return not any(others) and not changed
+
+    @property
+    def spikes(self) -> tuple[NumberColumn, ...]:
+        """The numbers of which one value is frequent."""
+        return tuple(c for c in self.numbers if c.spike is not None)
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
@@ -168,12 +180,14 @@ class Plan:
         indicators = [c.name for c in self.numbers if c.indicator]
         others = (*self.levels, *self.statistics, *self.dates)
         encoded = [c.name for c in others for _ in range(c.codes)]
-        return (*(c.name for c in self.numbers), *indicators, *encoded)
+        spikes = [c.name for c in self.spikes]
+        return (*(c.name for c in self.numbers), *indicators, *spikes, *encoded)
 
     @cached_property
     def groups(self) -> tuple[int, ...] | None:
         """The number of each input's lengthscale; None where every input has its own."""
-        sizes = [1] * (len(self.numbers) + sum(c.indicator for c in self.numbers))
+        indicators = sum(c.indicator for c in self.numbers) + len(self.spikes)
+        sizes = [1] * (len(self.numbers) + indicators)
         sizes += [column.codes for column in self.levels]
         for column in self.statistics:
             sizes += [len(column.prior), 1, *([column.marks] if column.marks else [])]
@@ -226,6 +240,7 @@ def _number_column(value: Mapping[str, Any]) -> NumberColumn:
         _reason(value),
         _one_of(value.get("kind", "number"), ("number", "bool")),
         _transform(value.get("transform")),
+        None if value.get("spike") is None else _finite(value["spike"]),
     )
 
 

@@ -81,9 +81,13 @@ class ColumnTable:
 
 
 def transform_notes(plan: Plan) -> list[str]:
-    """Which columns of numbers were transformed, in a sentence for their owner."""
+    """What was done to columns of numbers besides, in sentences for their owner."""
     found = {c.name: c.transform for c in plan.numbers if c.transform is not None}
-    return [f"skewed, so transformed: {listed(list(found), found)}"] if found else []
+    notes = [f"skewed, so transformed: {listed(list(found), found)}"] if found else []
+    spikes = {c.name: f"{c.spike:g}" for c in plan.spikes}
+    if spikes:
+        notes.append(f"one value is frequent and has an input: {listed(list(spikes), spikes)}")
+    return notes
 
 
 def plan_notes(plan: Plan) -> list[str]:
@@ -132,7 +136,9 @@ def _row(column: AnyColumn) -> ColumnRow:
         kind = "boolean" if column.kind == "bool" else "number"
         how = "as it is" if column.transform is None else f"skewed: {column.transform}"
         how = how if column.kind == "number" else "0 and 1"
-        return ColumnRow(name, kind, 1 + column.indicator, "; ".join([how, *gaps]), reason)
+        spike = [] if column.spike is None else [f"an indicator of {column.spike:g}"]
+        inputs = 1 + column.indicator + len(spike)
+        return ColumnRow(name, kind, inputs, "; ".join([how, *gaps, *spike]), reason)
     if isinstance(column, LevelColumn):
         how = ["one-hot, one lengthscale"]
         if column.pooled:
