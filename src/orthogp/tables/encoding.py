@@ -114,8 +114,11 @@ def fill_gaps(plan: Plan, X: Matrix) -> Matrix:
         return X
     filled = [column.filled(X[:, i]) for i, column in enumerate(plan.numbers)]
     marked = [i for i, column in enumerate(plan.numbers) if column.indicator]
-    spikes = [c.at_spike(X[:, i]) for i, c in enumerate(plan.numbers) if c.spike is not None]
-    return np.column_stack([*filled, gaps[:, marked], *spikes])
+    spiked = [(i, column) for i, column in enumerate(plan.numbers) if column.spike is not None]
+    found = np.zeros((len(X), len(spiked)))
+    for place, (i, column) in enumerate(spiked):
+        found[:, place] = column.at_spike(X[:, i])
+    return np.column_stack([*filled, gaps[:, marked], found])
 
 
 def _codes(values: Column, column: LevelColumn, tally: Tally) -> NDArray[np.int32]:
