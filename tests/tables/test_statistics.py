@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orthogp.tables import Encoder, Learning, OutOfFold, Tally
+from orthogp.tables import Encoder, Learning, OutOfFold, Tally, sketched
 from orthogp.tables.statistics import FOLDS, MARKS, MOST_SMOOTHING, smoothing_of
 
 RNG = np.random.default_rng(0)
@@ -89,3 +89,23 @@ def test_without_targets_rare_levels_are_pooled():
     table, _ = made()
     (column,) = Learning().plan(table).levels
     assert (len(column.levels), len(column.pooled)) == (30, 20)
+
+
+@pytest.mark.parametrize("count", [12, 100])
+def test_many_classes_have_statistics_of_a_few_sums(count):
+    """The first and last levels have classes of their own, the others all: distances show it."""
+    rng = np.random.default_rng(0)
+    codes, classes = rng.integers(0, 50, size=5000), rng.integers(0, count, size=5000)
+    classes[codes == 0], classes[codes == 49] = 3, count - 1
+    targets = np.eye(count)[classes]
+    found = sketched(targets)
+    assert found.shape == (5000, min(count, 32))
+    table = pa.table({"word": [LEVELS[c] for c in codes]})
+    (column,) = Learning(targets=found).plan(table).statistics
+    X = Encoder(Learning(targets=found).plan(table)).encode(pa.table({"word": LEVELS}), Tally())
+    means = X[:, : len(column.prior)]
+    squares = ((means[:, None] - means[None]) ** 2).sum(-1)
+    assert squares[0, 49] == pytest.approx(2.0, rel=0.4)
+    others = squares[1:49, 1:49][~np.eye(48, dtype=bool)]
+    assert others.max() < 0.2 * squares[0, 49]
+    np.testing.assert_array_equal(sketched(targets), found)

@@ -16,6 +16,7 @@ from orthogp.estimators.scaling import Array, Moments, Scaling
 from orthogp.estimators.target_transform import TargetTransform, learn_transform, moments
 from orthogp.execution.team import current_team
 from orthogp.likelihoods import RegressionLikelihood
+from orthogp.tables import sketched
 
 # Labels in an error message.
 MOST_NAMED = 5
@@ -67,7 +68,7 @@ class NumberTargets:
 
     def statistics(self, y: NDArray) -> Array:
         """What the levels of a column are described by: the standardised targets, `(n, t)`."""
-        return self.encode(y).reshape(len(y), -1).numpy()
+        return sketched(self.encode(y).reshape(len(y), -1).numpy())
 
     def in_units(self, values: NDArray, shifted: bool = True) -> NDArray:
         """Values `[c, n]` of the model as `(n,)` or `(n, t)` in the units of y."""
@@ -111,10 +112,10 @@ class LabelTargets:
             ) from error
 
     def statistics(self, y: NDArray) -> Array:
-        """What the levels of a column are described by: the classes, one-hot, `(n, k)`; of two
-        the second alone."""
+        """What the levels of a column are described by: the classes, one-hot, `(n, k)`, of two
+        the second alone, and of many some sums of them."""
         found = np.eye(len(self.classes))[self.encode(y).numpy()]
-        return found[:, 1:] if len(self.classes) == 2 else found
+        return found[:, 1:] if len(self.classes) == 2 else sketched(found)
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,13 @@ from orthogp.tables.learning import (
     with_transforms,
 )
 from orthogp.tables.plan import POLICIES, Plan
+from orthogp.tables.statistics import sketched
 from orthogp.tables.summary import ColumnRow, ColumnTable, plan_notes, transform_notes
 
 __all__ = [
     "POLICIES", "ByName", "Column", "ColumnRow", "ColumnTable", "Described", "Encoded", "Encoder",
     "Learning", "Matrix", "OutOfFold", "Plan", "Tally", "array_table", "as_numbers", "as_table",
     "as_texts", "fill_gaps", "is_table", "kind_of", "listed", "named_categories", "number_plan",
-    "plain_plan", "plan_notes", "require_complete", "transform_notes", "with_spikes",
+    "plain_plan", "plan_notes", "require_complete", "sketched", "transform_notes", "with_spikes",
     "with_transforms",
 ]  # fmt: skip

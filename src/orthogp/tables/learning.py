@@ -38,8 +38,6 @@ from orthogp.tables.statistics import learn_statistics
 # A column of more levels has target statistics, or without targets an input for each of the most
 # frequent and one for the others together.
 MOST_LEVELS = 30
-# Target statistics have an input for every class.
-MOST_TARGETS = 10
 # From this share of distinct values on, a column of text names its rows rather than describes them.
 NAMES_ROWS = 0.9
 FEWEST_NAMED = 20
@@ -127,7 +125,7 @@ class Learning:
         if self.tidy and many and distinct and name not in self.categorical:
             reason = f"{count} distinct values in {rows} rows ({type_name})"
             return DroppedColumn(name, "identifier", reason)
-        if many and self.targets is not None and self.targets.shape[1] <= MOST_TARGETS:
+        if many and self.targets is not None:
             return learn_statistics(name, kind, column, self.targets, reason)
         # By frequency, and where that is equal by name: the order of rows must not matter.
         ordered = [c["values"] for c in sorted(counts, key=lambda c: (-c["counts"], c["values"]))]

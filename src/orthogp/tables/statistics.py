@@ -6,6 +6,9 @@ between them, by the method of moments, so that levels of few rows stay at the p
 says little. A row of training gets the statistics of folds that it is not in: its own target must
 not be among its inputs.
 
+Of many targets, as of many classes, the statistics are of a few sums of them with random signs: the
+kernel sees distances between the means of levels, which such sums keep.
+
 The statistics know nothing of the other columns. What is left of a level once these are accounted
 for the model learns by the level's marks.
 """
@@ -25,9 +28,24 @@ from orthogp.tables.plan import StatisticsColumn
 FOLDS = 5
 # Distances of marks vary by √(2/32) = 1/4 about that of two levels.
 MARKS = 32
+# Inputs of a level's mean targets, at most; their distances vary as those of marks do.
+MOST_TARGETS = 32
 # A level that says nothing: its mean is that of all rows.
 MOST_SMOOTHING = 1e6
 UNSEEN = -1
+
+
+def sketched(targets: Matrix) -> Matrix:
+    """Targets `(n, t)` as they are or, where they are more, `MOST_TARGETS` sums of them.
+
+    With independent signs s, E[Σ_j (Σ_i s_ij d_i)²] / J = Σ_i d_i². The signs are digests of the
+    numbers of the targets, so that every fit has the same.
+    """
+    count = targets.shape[1]
+    if count <= MOST_TARGETS:
+        return targets
+    signs = np.stack([_signs(f"target {i}", MOST_TARGETS) for i in range(count)])
+    return targets @ signs / MOST_TARGETS**0.5
 
 
 def learn_statistics(
@@ -105,9 +123,14 @@ def _marks(column: StatisticsColumn) -> Matrix:
     """The marks of the levels, then of missing values and of any other level, which has none."""
     found = np.zeros((len(column.levels) + column.missing + 1, column.marks))
     for i, level in enumerate((*column.levels, *[""] * column.missing)):
-        digest = np.frombuffer(hashlib.sha256(level.encode()).digest(), np.uint8)
-        found[i] = 2.0 * np.unpackbits(digest)[: column.marks] - 1.0
+        found[i] = _signs(level, column.marks)
     return found / max(1, column.marks) ** 0.5
+
+
+def _signs(text: str, count: int) -> Matrix:
+    """So many of −1 and 1 from a digest of the text."""
+    digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
+    return 2.0 * np.unpackbits(digest)[:count] - 1.0
 
 
 def count_unseen(column: StatisticsColumn, strings: pa.Array) -> int:

@@ -28,6 +28,7 @@ from orthogp.tables import (
     named_categories,
     plan_notes,
     require_complete,
+    sketched,
 )
 
 FEWEST_TRAINING_ROWS = 2
@@ -235,7 +236,7 @@ def described_targets(values: NDArray[Any], task: str) -> Matrix:
         return values[:, None].astype(np.float64)
     classes, places = np.unique(values, return_inverse=True)
     found = np.eye(len(classes))[places]
-    return found[:, 1:] if len(classes) == 2 else found
+    return found[:, 1:] if len(classes) == 2 else sketched(found)
 
 
 def input_columns(source: TableSource, request: FitRequest) -> list[str]:
