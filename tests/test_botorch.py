@@ -192,6 +192,24 @@ def test_functions_have_the_moments_of_the_exact_process(outcomes):
     assert torch.equal(m.sample_functions(500, seed=0)(NEW[:4]), draws)
 
 
+@pytest.mark.parametrize("outcomes", [1, 2])
+def test_functions_given_the_rows_near_a_start_are_the_same_there_and_smooth(near, outcomes):
+    m = near if outcomes == 1 else near_model(count=8, outcomes=2)
+    functions, start = m.sample_functions(3, seed=0), NEW[:6].reshape(3, 2, D)
+    given = functions.given_rows_near(start)
+    torch.testing.assert_close(given(start), functions(start))
+    away = start + torch.linspace(0.0, 1.0, 200).double().reshape(-1, 1, 1, 1) * (NEW[-1] - start)
+    path = torch.stack([given(x)[..., 0] for x in away])
+    other = torch.stack([functions(x)[..., 0] for x in away])
+    # Where near rows change, a function has a step, which its second differences show.
+    largest, with_steps = (values.diff(n=2, dim=0).abs().amax(0) for values in (path, other))
+    assert (largest < 0.1 * with_steps).all()
+    x = start.clone().requires_grad_()
+    given(x).sum().backward()
+    functions(y := start.clone().requires_grad_()).sum().backward()
+    torch.testing.assert_close(x.grad, y.grad)
+
+
 def test_thompson_sampling_by_functions(near):
     function = PathwiseThompsonSampling(near)
     points, value = optimize_acqf(

@@ -7,7 +7,7 @@ except ImportError as error:
         "orthogp.botorch needs BoTorch 0.17 or later: pip install 'orthogp[botorch]'"
     ) from error
 
-from orthogp.botorch.model import OrthogonalGPModel
+from orthogp.botorch.model import OrthogonalGPModel, SampledFunctions
 from orthogp.botorch.paths import FunctionPath
 
-__all__ = ["FunctionPath", "OrthogonalGPModel"]
+__all__ = ["FunctionPath", "OrthogonalGPModel", "SampledFunctions"]

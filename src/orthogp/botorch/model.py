@@ -14,7 +14,7 @@ for good (`orthogp.posterior.conditioning`), in milliseconds.
 
 from collections.abc import Iterator, Mapping
 from copy import copy
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from linear_operator import to_linear_operator
 from numpy.typing import NDArray
 from sklearn.base import clone
 from torch import Size, Tensor
-from torch.nn import Parameter
+from torch.nn import Module, Parameter
 
 from orthogp.botorch.fantasies import Fantasies, outputs_first
 from orthogp.botorch.kernel import kernel_with_prior
@@ -38,6 +38,8 @@ from orthogp.errors import ConfigurationError, DataError
 from orthogp.estimators import OrthogonalGPRegressor
 from orthogp.estimators.fitted import FARTHEST
 from orthogp.likelihoods import Gaussian
+
+AnyModule = TypeVar("AnyModule", bound=Module)
 
 
 class OrthogonalGPModel(Model, FantasizeMixin):
@@ -298,12 +300,12 @@ class OrthogonalGPModel(Model, FantasizeMixin):
             found.outcome_transform = self.outcome_transform.subset_output(idcs)
         return found
 
-    def sample_functions(self, n: int, seed: int | None = None) -> MatheronPathModel:
+    def sample_functions(self, n: int, seed: int | None = None) -> "SampledFunctions":
         """n functions of the posterior as a deterministic model.
 
         At `[q, d]` it gives `[n, q, m]`, at `[*t, n, q, d]` each function at points of its own.
         """
-        return MatheronPathModel(self, sample_shape=Size([n]), seed=seed)
+        return SampledFunctions(self, sample_shape=Size([n]), seed=seed)
 
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
@@ -328,10 +330,30 @@ class OrthogonalGPModel(Model, FantasizeMixin):
 
     def _copy(self) -> "OrthogonalGPModel":
         """A model that shares everything until it is given something else."""
-        found = copy(self)
-        for name in ("_parameters", "_buffers", "_modules"):
-            object.__setattr__(found, name, getattr(self, name).copy())
+        return _shallow_copy(self)
+
+
+class SampledFunctions(MatheronPathModel):
+    """Functions of the posterior of an `OrthogonalGPModel`."""
+
+    def given_rows_near(self, X: Float[Tensor, "*t n q d"]) -> "SampledFunctions":
+        """The same functions for searches that start at X: points keep the rows near their start.
+
+        Which rows are near changes as a point moves, where a function has a small step. Given rows
+        make it smooth, and evaluate it in a fraction of the time. It is the posterior's close to X,
+        and further away one that knows less: compare with the functions themselves at the end. What
+        it is evaluated at has the shape of X.
+        """
+        found = _shallow_copy(self)
+        found._path = self._path.given_rows_near(X)  # pyright: ignore
         return found
+
+
+def _shallow_copy(module: AnyModule) -> AnyModule:
+    found = copy(module)
+    for name in ("_parameters", "_buffers", "_modules"):
+        object.__setattr__(found, name, getattr(module, name).copy())
+    return found
 
 
 def _check_settings(estimator: OrthogonalGPRegressor) -> None:

@@ -27,32 +27,38 @@ class FunctionPath(SamplePath):
         """`[*t, *shape, n]` at `[*t, *shape, n, d]`; of several outcomes `[*t, *shape, m, n]` at
         `[*t, *shape, 1, n, d]`. What x lacks of the shape is broadcast."""
         model, several = self.model, self.model.num_outputs > 1
-        X = x.squeeze(-3) if several else x
-        missing = max(0, len(self.shape) - (X.ndim - 2))
-        X = X.reshape(*[1] * missing, *X.shape)
-        lead, own = (
-            X.shape[: X.ndim - 2 - len(self.shape)],
-            X.shape[X.ndim - 2 - len(self.shape) : -2],
-        )
-        transformed = model.transform_inputs(X)
-        n, d, count = X.shape[-2], transformed.shape[-1], len(self.functions)
-        shift_x, scale_x, shift_y, scale_y = model._units
-        points = ((transformed.to(shift_x) - shift_x) / scale_x).clamp(-FARTHEST, FARTHEST)
-        if own.numel() == 1:
-            # The same points for all functions are conditioned on once.
-            points = points.reshape(-1, d)
-        else:
-            # Of every function all its points, one batch after the other.
-            points = points.expand(*lead, *self.shape, n, d).reshape(-1, count, n, d)
-            points = points.movedim(1, 0).reshape(count, -1, d)
+        points, lead = self._points(x.squeeze(-3) if several else x)
         values = self.functions(points)[:, model._outputs]
-        shift_y, scale_y = (t[model._outputs].unsqueeze(-1) for t in (shift_y, scale_y))
+        shift_y, scale_y = (t[model._outputs].unsqueeze(-1) for t in model._units[2:])
         values = values * scale_y + shift_y
+        n, count = x.shape[-2], len(self.functions)
         values = values.reshape(count, len(model._outputs), -1, n).permute(2, 0, 3, 1)
         values = values.reshape(*lead, *self.shape, n, -1).to(x)
         if hasattr(model, "outcome_transform"):
             values = model.outcome_transform.untransform(values)[0]
         return values.mT if several else values.squeeze(-1)
+
+    def given_rows_near(self, X: Tensor) -> "FunctionPath":
+        """For points that start at X, `[*t, *shape, n, d]`, and keep the rows near it."""
+        functions = self.functions.given_rows_near(self._points(X)[0])
+        return FunctionPath(self.model, functions, self.shape)
+
+    def _points(self, X: Tensor) -> tuple[Tensor, Size]:
+        """X in the units of the functions, `[m, d]` or `[f, m, d]`; and the batches before f."""
+        missing = max(0, len(self.shape) - (X.ndim - 2))
+        X = X.reshape(*[1] * missing, *X.shape)
+        place = X.ndim - 2 - len(self.shape)
+        lead, own = X.shape[:place], X.shape[place:-2]
+        transformed = self.model.transform_inputs(X)
+        (n, d), count = transformed.shape[-2:], len(self.functions)
+        shift, scale = self.model._units[:2]
+        points = ((transformed.to(shift) - shift) / scale).clamp(-FARTHEST, FARTHEST)
+        if own.numel() == 1:
+            # The same points for all functions are conditioned on once.
+            return points.reshape(-1, d), lead
+        # Of every function all its points, one batch after the other.
+        points = points.expand(*lead, *self.shape, n, d).reshape(-1, count, n, d)
+        return points.movedim(1, 0).reshape(count, -1, d), lead
 
 
 @DrawMatheronPaths.register(OrthogonalGPModel)

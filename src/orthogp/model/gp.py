@@ -362,6 +362,12 @@ class LatentFunctions:
     def __len__(self) -> int:
         return len(self.functions)
 
+    def given_rows_near(self, x: Float[Tensor, "*f n d"]) -> "LatentFunctions":
+        """These functions for points that start at x and keep the rows near it wherever they go."""
+        covariance = self.functions.predictor.covariance
+        with covariance.constant_parameters(self.functions.predictor.rows.x):
+            return replace(self, functions=self.functions.given_rows_near(x))
+
     def __call__(self, x: Float[Tensor, "*f n d"]) -> Float[Tensor, "g c n"]:
         """Every function at x, `[n, d]`, or at an x of its own, `[f, n, d]`.
 

@@ -38,25 +38,42 @@ class Local(NamedTuple):
     left: Float[Tensor, "s m b"] | None
 
 
-def local(p: NearPredictor, x: Float[Tensor, "m d"]) -> Local:
-    """O(k³ + k |β| + |β|²) for a point."""
-    near, shared = p.nearest(x.detach()), len(p.rows.noise)
+class FactoredRows(NamedTuple):
+    """Rows for each of m points, the factor L of their K_⊥NN + D, and W_N where there is q(v).
+
+    None of it is a function of x but for the choice of the rows.
+    """
+
+    near: Int[Tensor, "m k"]
+    L: Float[Tensor, "s m k k"]
+    W: Float[Tensor, "m k b"] | None
+
+
+@torch.no_grad()
+def rows_near(p: NearPredictor, x: Float[Tensor, "m d"]) -> FactoredRows:
+    """The rows nearest to each x; O(k³ + k² |β|) for a point."""
+    near = p.nearest(x)
+    W = None if p.features is None else p.features.W[near].double()
+    return FactoredRows(near, factor_of_near_rows(p, near, x), W)
+
+
+def local(p: NearPredictor, x: Float[Tensor, "m d"], given: FactoredRows | None = None) -> Local:
+    """Given these rows, or else those near x; O(k² + k |β| + |β|²) for a point of given rows."""
+    near, L, W = rows_near(p, x.detach()) if given is None else given
+    shared = len(p.rows.noise)
     w = None if p.features is None else p.features(x)
     if near.shape[1] == 0:
         c = x.new_zeros(shared, len(x), 0)
         return Local(near, c, c[0], w, None if w is None else w.expand(shared, *w.shape))
-    with torch.no_grad():
-        L = factor_of_near_rows(p, near, x)
     rows = p.rows.x[near].double()
     if p.covariance.fused:
         # About x: distances that are small are then exact.
         k = p.covariance.batched_block(rows - x.unsqueeze(1), torch.zeros_like(rows[:, :1]))
     else:
         k = p.covariance.batched_block(rows, x.unsqueeze(1))
-    if w is None or p.features is None:
+    if w is None or W is None:
         c = torch.cholesky_solve(k, L).squeeze(-1)
         return Local(near, c, k.squeeze(-1), None, None)
-    W = p.features.W[near].double()
     k = k - W @ w.unsqueeze(-1)
     c = torch.cholesky_solve(k, L).squeeze(-1)
     left = w - (c.unsqueeze(-2) @ W).squeeze(-2)
