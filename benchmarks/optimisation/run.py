@@ -14,9 +14,9 @@ the rules of that region, so that what differs is the model. With `--proposals i
 `local` propose by `qLogExpectedImprovement` on the whole cube.
 
 Every round appends a line to the file: `best` is the largest value so far without noise, `seconds`
-those of the round without its evaluations. A run that was stopped, or that has ended because
-`--seconds` are over, goes on where it was, from its rows in the folder records.rows, with a new
-fit. `picture.py` draws what the file has.
+those of the round without its evaluations, `cpu_seconds` what its threads have worked in that time.
+A run that was stopped, or that has ended because `--seconds` are over, goes on where it was, from
+its rows in the folder records.rows, with a new fit. `picture.py` draws what the file has.
 """
 
 import argparse
@@ -60,12 +60,12 @@ class Run:
     def step(self) -> dict[str, Any]:
         """One round."""
         batch = min(self.given.batch, self.given.evaluations - len(self.x))
-        begun = time.perf_counter()
+        begun, cpu = time.perf_counter(), time.process_time()
         fits = self._update()
         new = self._proposed(batch)
         if new.is_cuda:
             torch.cuda.synchronize()
-        seconds = time.perf_counter() - begun
+        seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
         y = self.problem.observe(new)
         self.x, self.y = torch.cat([self.x, new]), torch.cat([self.y, y])
         self._move_region(y)
@@ -73,7 +73,7 @@ class Run:
         return {
             "round": self.round, "evaluations": len(self.x), "fit": fits,
             "best": self.problem.value(self.x).max().item(), "seconds": round(seconds, 3),
-            "length": self.region.length,
+            "cpu_seconds": round(cpu, 3), "length": self.region.length,
         }  # fmt: skip
 
     def _update(self) -> bool:
