@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 EXAMPLES = ROOT / "docs" / "examples"
 STORED = EXAMPLES / "stored"
-SLOW = ("flights", "large_table")
+SLOW = ("flights", "large_table", "optimisation")
 STYLE = {
     "figure.figsize": (7, 3.6), "figure.constrained_layout.use": True, "svg.fonttype": "none",
     "font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False,

@@ -8,8 +8,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import matplotlib
 import pytest
 import torch
+
+from orthogp.training import predictive
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(p for p in (ROOT / "docs").rglob("*.md") if "```python" in p.read_text())
@@ -65,6 +68,26 @@ def test_the_site_builds_and_its_pages_ask_no_other_host(site):
     titles = " ".join(entry["title"] for entry in index["docs"])
     for name in ("OrthogonalGPRegressor", "OrthogonalVariationalStrategy", "TrainingConfig", "fit"):
         assert name in titles
+
+
+def test_the_example_of_optimisation_runs_in_brief(tmp_path, monkeypatch):
+    """Its results on the page are stored ones."""
+    for package in ("mkdocs", "botorch"):
+        pytest.importorskip(package)
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    from build_docs import run_cells  # pyright: ignore[reportMissingImports]
+
+    for name in ("EVIDENCE_STEPS", "PATCH_STEPS", "LEAVE_ONE_OUT_STEPS"):
+        monkeypatch.setattr(predictive, name, 30)
+    script, text = tmp_path / "brief.py", (ROOT / "docs/examples/optimisation.py").read_text()
+    # 300 evaluations in five rounds, one of them with a fit.
+    script.write_text(text.replace("START, BATCH = 20, 200, 100", "START, BATCH = 20, 60, 48"))
+    with torch.random.fork_rng(), matplotlib.rc_context():
+        run_cells(script, tmp_path, brief=True)
+    text = " ".join(c["text"] for c in json.loads((tmp_path / "cells.json").read_text())["cells"])
+    best, random = (float(v) for v in re.findall(r"^ +300 +(\S+) +(\S+)", text, re.MULTILINE)[0])
+    assert best > random + 2.0
+    assert len(list(tmp_path.glob("*.svg"))) == 1
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
