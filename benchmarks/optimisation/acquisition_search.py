@@ -59,6 +59,7 @@ def search(function: AcquisitionFunction, seed: int) -> tuple[Tensor, float, lis
         x, value = optimize_acqf(
             function, bounds, q=1, num_restarts=8, raw_samples=128, options={"seed": seed}
         )
+    assert isinstance(value, Tensor)
     return x, value.item(), [call.kwargs["res"] for call in said.call_args_list]
 
 
