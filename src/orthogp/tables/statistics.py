@@ -130,7 +130,7 @@ def _marks(column: StatisticsColumn) -> Matrix:
 def _signs(text: str, count: int) -> Matrix:
     """So many of −1 and 1 from a digest of the text."""
     digest = np.frombuffer(hashlib.sha256(text.encode()).digest(), np.uint8)
-    return 2.0 * np.unpackbits(digest)[:count] - 1.0
+    return 2.0 * np.unpackbits(digest)[:count].astype(np.float64) - 1.0
 
 
 def count_unseen(column: StatisticsColumn, strings: pa.Array) -> int:
