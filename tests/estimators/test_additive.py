@@ -97,6 +97,15 @@ def test_the_means_of_the_columns_are_the_mean_of_the_process(models, name):
     np.testing.assert_allclose(rest, rest[:1].repeat(9, axis=0), atol=2e-4)
 
 
+def test_one_target_has_no_axis():
+    X, y = FRAME[["a", "b"]][:40], Y[:40, 0]
+    own = ScaleKernel(RBFKernel(active_dims=[0])) + RBFKernel(active_dims=[1])
+    gp = OrthogonalGPRegressor(**SMALL, kernel=own).fit(X, y)
+    found = gp.explain(X[:3], n_samples=4)
+    assert (found.values.shape, found.base.shape) == ((3, 2), ())
+    np.testing.assert_allclose(found.base + found.values.sum(1), gp.predict(X[:3]), rtol=1e-9)
+
+
 def test_other_kernels_and_targets_are_no_such_sums():
     X, y = FRAME[["a", "b"]][:40], np.exp(Y[:40, 0])
 

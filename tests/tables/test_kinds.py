@@ -161,3 +161,10 @@ def test_durations_are_seconds():
     plan = plan_of(pd.DataFrame({"took": pd.to_timedelta([1, 90], unit="s")}))
     X = Encoder(plan).encode(pa.table({"took": [dt.timedelta(minutes=1)]}), Tally())
     assert X.tolist() == [[60.0]]
+
+
+def test_rows_can_be_taken_of_text_as_polars_has_it():
+    views = pa.table({"word": pa.array(["a", "b", None], pa.string_view()), "x": [1, 2, 3]})
+    table = as_table(views)
+    assert table.take(pa.array([2, 0])).column("word").to_pylist() == [None, "a"]
+    assert table.column_names == ["word", "x"]

@@ -115,4 +115,5 @@ class ExplainedEstimator(StoredEstimator):
         values = np.zeros((len(X), len(names), sums.shape[1]))
         places = [names.index(column) for column in columns]
         values[:, places] = additive_values(at_rows, at_background, sums)
-        return Explanation(values.reshape(*values.shape[:2], *prediction.shape[1:]), base, names)
+        values = values.reshape(*values.shape[:2], *prediction.shape[1:])
+        return Explanation(values, np.asarray(base), names)

@@ -48,13 +48,12 @@ def choose_transforms(plan: Plan, table: pa.Table, targets: Array) -> Plan:
     if table.num_rows < FEWEST_ROWS:
         return plan
     chosen = np.sort(np.random.default_rng(0).permutation(table.num_rows)[:count])
-    rows, y = table.take(pa.array(chosen)), _standardised(targets[chosen])
-    training = OutOfFold(targets[chosen], 0)
 
     @cache
     def densities(plan: Plan) -> NDArray[np.float64]:
-        x = Encoder(plan).encode(rows, Tally(), training)
-        return left_out_densities(_standardised(x, plan.groups), y, plan.groups)
+        rows, y = table.take(pa.array(chosen)), targets[chosen]
+        x = Encoder(plan).encode(rows, Tally(), OutOfFold(y, 0))
+        return left_out_densities(_standardised(x, plan.groups), _standardised(y), plan.groups)
 
     for changed in (with_spikes, with_transforms):
         candidate = changed(plan, table)

@@ -46,7 +46,15 @@ def as_table(X: Any) -> pa.Table:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(f"X has several columns called {listed(twice)}; rename them")
-    return found
+    return _without_views(found)
+
+
+def _without_views(table: pa.Table) -> pa.Table:
+    """The table with strings in the place of string views, of which Arrow takes no rows."""
+    for i, field in enumerate(table.schema):
+        if types.is_string_view(field.type):
+            table = table.set_column(i, field.name, table.column(i).cast(pa.large_string()))
+    return table
 
 
 def array_table(X: NDArray, names: Sequence[str]) -> pa.Table:
