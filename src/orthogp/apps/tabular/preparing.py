@@ -168,7 +168,7 @@ def prepare_large(
     source: ParquetSource, inputs: list[str], request: FitRequest, say: Callable[[str], None]
 ) -> Prepared:
     """As `prepare`, from one pass over the files; the training rows stay in them."""
-    if request.settings["coverage_guarantee"]:
+    if request.settings.get("coverage_guarantee"):
         raise ConfigurationError(
             f"--coverage-guarantee needs a table that is read whole, and {request.table} is too "
             "large for that; fit without it, or to some of the rows"
