@@ -101,7 +101,7 @@ for _ in range(98):
 # rounds that fit.
 #
 # The figures are those of `OMP_NUM_THREADS=1 python tools/build_docs.py --run
-# docs/examples/optimisation.py --outputs docs/examples/stored/optimisation` at `f4ee498`, on an
+# docs/examples/optimisation.py --outputs docs/examples/stored/optimisation` at `763fbb0`, on an
 # x86-64 machine of two cores (torch 2.13.0, BoTorch 0.18.1). Other programs ran there at the same
 # time, so that seconds are more than twice those of a free core: the whole run was seven and a half
 # minutes of CPU time.
