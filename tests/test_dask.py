@@ -47,7 +47,7 @@ def test_arrays_and_labels(client, table):
     )  # fmt: skip
     assert isinstance(found, OrthogonalGPClassifier)
     expected = alone.predict_proba(X)
-    np.testing.assert_allclose(found.predict_proba(X), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.predict_proba(X), expected, rtol=1e-5, atol=2e-5)
 
 
 def test_what_cannot_be_fitted_is_refused_in_one_sentence(client, table):
@@ -93,5 +93,5 @@ def test_a_lost_worker_ends_the_fit_and_the_next_one_is_that_of_one_process(
     assert int(second) >= 50
     X = table[["a", "b", "town"]]
     alone = OrthogonalGPRegressor(**settings).fit(X, table.y, table.weight)
-    np.testing.assert_allclose(found.predict(X), alone.predict(X), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.predict(X), alone.predict(X), rtol=1e-5, atol=2e-5)
     assert found.elbo_ == pytest.approx(alone.elbo_, rel=1e-6)

@@ -56,7 +56,7 @@ def test_a_fit_on_ray_is_that_of_one_process_though_a_worker_is_killed(tmp_path)
     assert int(second) >= 50
     found, X = result.load(device="cpu"), table.drop(columns=["y", "weight"])
     alone = OrthogonalGPRegressor(**settings).fit(X, table.y, table.weight)
-    np.testing.assert_allclose(found.predict(X), alone.predict(X), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.predict(X), alone.predict(X), rtol=1e-5, atol=2e-5)
     assert result.metrics["rows"] == len(table)
     assert result.metrics["elbo"] == pytest.approx(alone.elbo_, rel=1e-6)
 
