@@ -42,8 +42,8 @@ test: lint $(BROWSER) ## check style, types and layers, and run the whole test s
 demo: $(PACKAGE) ## run the demonstration on built-in data
 	$(BIN)/python -m orthogp demo
 
-docs: $(INSTALLED) ## run every example and build the documentation into site/
-	OMP_NUM_THREADS=$(WORKERS) $(BIN)/python tools/build_docs.py --slow
+docs: $(INSTALLED) ## run the quick examples and build the documentation into site/
+	OMP_NUM_THREADS=$(WORKERS) $(BIN)/python tools/build_docs.py
 
 lint: $(INSTALLED) ## check style, types and the import layers
 	$(BIN)/ruff check .
