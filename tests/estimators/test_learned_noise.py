@@ -134,7 +134,7 @@ def test_the_exact_process_of_a_small_table(monkeypatch):
 
 
 def test_hyperparameters_are_searched_for_with_the_noise_of_the_rows():
-    gp = regressor(kernel=None, train_hyperparameters=True, max_steps=30).fit(X[:800], Y[:800])
+    gp = regressor(kernel=None, train_hyperparameters=True, max_steps=30).fit(X[:400], Y[:400])
     assert gp.noise_learned_
     # Those of the first search and of the second, which begins where the first has ended.
     assert gp.n_iter_ > 30

@@ -58,10 +58,10 @@ def test_a_fit_imports_no_compiler():
         "R(8, 8, max_steps=3, random_state=0).fit(x, x[:, 0]);"
         "print('torch._dynamo' in sys.modules)"
     )
-    told = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
     )
-    assert told.stdout.strip() == "False"
+    assert completed.stdout.strip() == "False"
 
 
 def test_gradients_have_the_strides_of_their_parameters():
