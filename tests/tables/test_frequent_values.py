@@ -6,7 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from orthogp.tables import ColumnTable, Encoder, Learning, Plan, Tally, fill_gaps, with_spikes
+from orthogp.tables import (
+    ColumnTable,
+    Encoder,
+    Learning,
+    Plan,
+    Tally,
+    number_inputs,
+    with_frequent_values,
+)
 from orthogp.tables.learning import frequent_value
 
 
@@ -42,7 +50,7 @@ def test_the_indicator_follows_those_of_gaps_and_belongs_to_its_column():
     amounts, heat = rain(), np.random.default_rng(1).normal(size=200)
     amounts[[0, 150]], heat[::10] = np.nan, np.nan
     table = pa.table({"rain": amounts, "heat": heat, "town": ["a", "b"] * 100})
-    plan = with_spikes(Learning().plan(table), table)
+    plan = with_frequent_values(Learning().plan(table), table)
     plan = Plan.from_json(json.loads(json.dumps(plan.as_json())))
     X = Encoder(plan).encode(table, Tally())
     assert plan.sources == ("rain", "heat", "rain", "heat", "rain", "town", "town")
@@ -57,7 +65,7 @@ def test_the_indicator_follows_those_of_gaps_and_belongs_to_its_column():
 
 def test_arrays_have_the_same_inputs():
     table = pa.table({"rain": rain(), "heat": np.arange(200.0) ** 2})
-    plan = with_spikes(Learning().plan(table), table)
+    plan = with_frequent_values(Learning().plan(table), table)
     assert not plan.plain
     matrix = np.column_stack([table.column(0), table.column(1)])
-    np.testing.assert_array_equal(fill_gaps(plan, matrix), Encoder(plan).encode(table, Tally()))
+    np.testing.assert_array_equal(number_inputs(plan, matrix), Encoder(plan).encode(table, Tally()))

@@ -21,7 +21,7 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian
 from orthogp.model import default_kernel
 from orthogp.posterior.optimum import leave_one_out
-from orthogp.tables import Encoder, OutOfFold, Plan, Tally, with_spikes, with_transforms
+from orthogp.tables import Encoder, OutOfFold, Plan, Tally, with_frequent_values, with_transforms
 from orthogp.training.evidence import log_evidence
 from orthogp.training.hyperparameters import Hyperparameters
 from orthogp.training.left_out import log_normal
@@ -55,7 +55,7 @@ def choose_transforms(plan: Plan, table: pa.Table, targets: Array) -> Plan:
         x = Encoder(plan).encode(rows, Tally(), OutOfFold(y, 0))
         return left_out_densities(_standardised(x, plan.groups), _standardised(y), plan.groups)
 
-    for changed in (with_spikes, with_transforms):
+    for changed in (with_frequent_values, with_transforms):
         candidate = changed(plan, table)
         if candidate == plan:
             continue

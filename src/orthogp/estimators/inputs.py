@@ -29,9 +29,9 @@ from orthogp.tables import (
     Tally,
     array_table,
     as_table,
-    fill_gaps,
     is_table,
     named_categories,
+    number_inputs,
     number_plan,
     plain_plan,
 )
@@ -144,7 +144,7 @@ def encode_rows(plan: Plan | None, X: RawRows, targets: Array | None = None) -> 
         return _complete_numbers(X)
     if isinstance(X, np.ndarray):
         if not plan.levels and not plan.statistics and not plan.dropped:
-            return fill_gaps(plan, X)
+            return number_inputs(plan, X)
         X = array_table(X, plan.order)
     training = None if targets is None else OutOfFold(targets, FOLD_SEED)
     return Encoder(plan).encode(X, Tally(), training)

@@ -14,7 +14,7 @@ from orthogp.tables.arrow import (
     kind_of,
     listed,
 )
-from orthogp.tables.encoding import ByName, Encoded, Encoder, OutOfFold, Tally, fill_gaps
+from orthogp.tables.encoding import ByName, Encoded, Encoder, OutOfFold, Tally, number_inputs
 from orthogp.tables.learning import (
     Described,
     Learning,
@@ -22,7 +22,7 @@ from orthogp.tables.learning import (
     number_plan,
     plain_plan,
     require_complete,
-    with_spikes,
+    with_frequent_values,
     with_transforms,
 )
 from orthogp.tables.plan import POLICIES, Plan
@@ -30,9 +30,34 @@ from orthogp.tables.statistics import sketched
 from orthogp.tables.summary import ColumnRow, ColumnTable, plan_notes, transform_notes
 
 __all__ = [
-    "POLICIES", "ByName", "Column", "ColumnRow", "ColumnTable", "Described", "Encoded", "Encoder",
-    "Learning", "Matrix", "OutOfFold", "Plan", "Tally", "array_table", "as_numbers", "as_table",
-    "as_texts", "fill_gaps", "is_table", "kind_of", "listed", "named_categories", "number_plan",
-    "plain_plan", "plan_notes", "require_complete", "sketched", "transform_notes", "with_spikes",
+    "POLICIES",
+    "ByName",
+    "Column",
+    "ColumnRow",
+    "ColumnTable",
+    "Described",
+    "Encoded",
+    "Encoder",
+    "Learning",
+    "Matrix",
+    "OutOfFold",
+    "Plan",
+    "Tally",
+    "array_table",
+    "as_numbers",
+    "as_table",
+    "as_texts",
+    "is_table",
+    "kind_of",
+    "listed",
+    "named_categories",
+    "number_inputs",
+    "number_plan",
+    "plain_plan",
+    "plan_notes",
+    "require_complete",
+    "sketched",
+    "transform_notes",
+    "with_frequent_values",
     "with_transforms",
 ]  # fmt: skip

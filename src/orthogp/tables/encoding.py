@@ -69,19 +69,13 @@ class Encoder:
     ) -> Matrix:
         """The matrix of these rows; rows of `training` have their statistics out of fold."""
         plan, X = self.plan, np.zeros((table.num_rows, len(self.plan.sources)))
-        start, spike = len(plan.numbers), len(plan.numbers) + sum(c.indicator for c in plan.numbers)
+        numbers = np.empty((table.num_rows, len(plan.numbers)))
         for i, column in enumerate(plan.numbers):
-            values = finite_numbers(table.column(column.name), column.name)
-            missing = np.isnan(values)
-            tally.add(tally.missing, column.name, int(missing.sum()))
-            X[:, i] = column.filled(values)
-            if column.indicator:
-                X[:, start] = missing
-                start += 1
-            if column.spike is not None:
-                X[:, spike] = column.at_spike(values)
-                spike += 1
-        start = spike
+            numbers[:, i] = finite_numbers(table.column(column.name), column.name)
+            tally.add(tally.missing, column.name, int(np.isnan(numbers[:, i]).sum()))
+        found = number_inputs(plan, numbers)
+        start = found.shape[1]
+        X[:, :start] = found
         for column in plan.levels:
             codes = _codes(table.column(column.name), column, tally)
             seen = np.flatnonzero(codes != UNSEEN)
@@ -107,18 +101,19 @@ class Encoder:
         return X
 
 
-def fill_gaps(plan: Plan, X: Matrix) -> Matrix:
-    """The inputs of rows of numbers alone, by a plan that has no other columns."""
-    gaps = np.isnan(X)
+def number_inputs(plan: Plan, numbers: Matrix) -> Matrix:
+    """The inputs of the plan's columns of numbers, which have NaN for gaps."""
+    gaps = np.isnan(numbers)
     if plan.plain and not gaps.any():
-        return X
-    filled = [column.filled(X[:, i]) for i, column in enumerate(plan.numbers)]
-    marked = [i for i, column in enumerate(plan.numbers) if column.indicator]
-    spiked = [(i, column) for i, column in enumerate(plan.numbers) if column.spike is not None]
-    found = np.zeros((len(X), len(spiked)))
-    for place, (i, column) in enumerate(spiked):
-        found[:, place] = column.at_spike(X[:, i])
-    return np.column_stack([*filled, gaps[:, marked], found])
+        return numbers
+    columns = list(zip(plan.numbers, numbers.T, strict=True))
+    filled = [column.filled(values) for column, values in columns]
+    missing = [np.isnan(values) for column, values in columns if column.indicator]
+    frequent = [c.is_frequent(values) for c, values in columns if c.frequent is not None]
+    found: Matrix = np.empty((len(numbers), len(filled) + len(missing) + len(frequent)))
+    for place, values in enumerate([*filled, *missing, *frequent]):
+        found[:, place] = values
+    return found
 
 
 def _codes(values: Column, column: LevelColumn, tally: Tally) -> NDArray[np.int32]:

@@ -45,7 +45,7 @@ FEWEST_NAMED = 20
 GAPS_MARKED = 0.01
 # A value of a number has an input of its own where it has a share of the rows between these, is so
 # many times as frequent as the next, and there are so many other values: counts and codes do not.
-SPIKE_SHARES, STANDS_OUT, FEWEST_OTHERS = (0.1, 0.9), 5, 20
+FREQUENT_SHARES, STANDS_OUT, FEWEST_OTHERS = (0.1, 0.9), 5, 20
 # Names that are given to row numbers and keys, in lower case.
 KEYS = re.compile(
     r"(unnamed: ?\d+|index|idx|rowid|row|row[ _]?(id|nr|no|number)|id|.*[ _]id|uuid|)"
@@ -153,21 +153,21 @@ def with_transforms(plan: Plan, table: pa.Table) -> Plan:
     return replace(plan, numbers=numbers)
 
 
-def with_spikes(plan: Plan, table: pa.Table) -> Plan:
+def with_frequent_values(plan: Plan, table: pa.Table) -> Plan:
     """The plan with an input for the frequent value of every column of numbers that has one."""
     numbers = tuple(
-        _with_spike(c, as_numbers(table.column(c.name))) if c.kind == "number" else c
+        _with_frequent_value(c, as_numbers(table.column(c.name))) if c.kind == "number" else c
         for c in plan.numbers
     )
     return replace(plan, numbers=numbers)
 
 
-def _with_spike(column: NumberColumn, values: Matrix) -> NumberColumn:
+def _with_frequent_value(column: NumberColumn, values: Matrix) -> NumberColumn:
     found = frequent_value(values)
     if found is None:
         return column
     value, share = found
-    return replace(column, spike=value, reason=f"{column.reason}, {value:g} in {share:.0%}")
+    return replace(column, frequent=value, reason=f"{column.reason}, {value:g} in {share:.0%}")
 
 
 def frequent_value(values: Matrix) -> tuple[float, float] | None:
@@ -181,7 +181,7 @@ def frequent_value(values: Matrix) -> tuple[float, float] | None:
         return None
     most, second = np.sort(counts)[[-1, -2]]
     share = float(counts.max() / counts.sum())
-    least, largest = SPIKE_SHARES
+    least, largest = FREQUENT_SHARES
     if not least <= share <= largest or most < STANDS_OUT * second:
         return None
     return float(distinct[counts.argmax()]), share

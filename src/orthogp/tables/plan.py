@@ -30,7 +30,7 @@ class NumberColumn:
     """A missing value becomes the median; with `indicator` another input is 1 where it was.
 
     `kind` is number, or bool for truth values, which are 0 and 1. With a `transform` the input is a
-    monotone function of the number. With a `spike`, a value that much of the column has, another
+    monotone function of the number. With `frequent`, the value that much of the column has, another
     input is 1 where the number is that."""
 
     name: str
@@ -39,11 +39,11 @@ class NumberColumn:
     reason: str = ""
     kind: str = "number"
     transform: Monotone | None = None
-    spike: float | None = None
+    frequent: float | None = None
 
-    def at_spike(self, values: Matrix) -> NDArray[np.bool_]:
+    def is_frequent(self, values: Matrix) -> NDArray[np.bool_]:
         """Where the number, or the median in its place, is the frequent value."""
-        return np.where(np.isnan(values), self.median, values) == self.spike
+        return np.where(np.isnan(values), self.median, values) == self.frequent
 
     def filled(self, values: Matrix) -> Matrix:
         """The input for numbers with NaN for gaps."""
@@ -165,14 +165,14 @@ class Plan:
     @property
     def plain(self) -> bool:
         """Whether every column is a number without an indicator: inputs are the columns."""
-        others = (self.levels, self.statistics, self.dates, self.dropped, self.spikes)
+        others = (self.levels, self.statistics, self.dates, self.dropped, self.with_frequent)
         changed = any(c.indicator or c.transform is not None for c in self.numbers)
         return not any(others) and not changed
 
     @property
-    def spikes(self) -> tuple[NumberColumn, ...]:
+    def with_frequent(self) -> tuple[NumberColumn, ...]:
         """The numbers of which one value is frequent."""
-        return tuple(c for c in self.numbers if c.spike is not None)
+        return tuple(c for c in self.numbers if c.frequent is not None)
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
@@ -180,13 +180,13 @@ class Plan:
         indicators = [c.name for c in self.numbers if c.indicator]
         others = (*self.levels, *self.statistics, *self.dates)
         encoded = [c.name for c in others for _ in range(c.codes)]
-        spikes = [c.name for c in self.spikes]
-        return (*(c.name for c in self.numbers), *indicators, *spikes, *encoded)
+        frequent = [c.name for c in self.with_frequent]
+        return (*(c.name for c in self.numbers), *indicators, *frequent, *encoded)
 
     @cached_property
     def groups(self) -> tuple[int, ...] | None:
         """The number of each input's lengthscale; None where every input has its own."""
-        indicators = sum(c.indicator for c in self.numbers) + len(self.spikes)
+        indicators = sum(c.indicator for c in self.numbers) + len(self.with_frequent)
         sizes = [1] * (len(self.numbers) + indicators)
         sizes += [column.codes for column in self.levels]
         for column in self.statistics:
@@ -240,7 +240,7 @@ def _number_column(value: Mapping[str, Any]) -> NumberColumn:
         _reason(value),
         _one_of(value.get("kind", "number"), ("number", "bool")),
         _transform(value.get("transform")),
-        None if value.get("spike") is None else _finite(value["spike"]),
+        None if value.get("frequent") is None else _finite(value["frequent"]),
     )
 
 

@@ -84,9 +84,9 @@ def transform_notes(plan: Plan) -> list[str]:
     """What was done to columns of numbers besides, in sentences for their owner."""
     found = {c.name: c.transform for c in plan.numbers if c.transform is not None}
     notes = [f"skewed, so transformed: {listed(list(found), found)}"] if found else []
-    spikes = {c.name: f"{c.spike:g}" for c in plan.spikes}
-    if spikes:
-        notes.append(f"one value is frequent and has an input: {listed(list(spikes), spikes)}")
+    frequent = {c.name: f"{c.frequent:g}" for c in plan.with_frequent}
+    if frequent:
+        notes.append(f"one value is frequent and has an input: {listed(list(frequent), frequent)}")
     return notes
 
 
@@ -136,9 +136,9 @@ def _row(column: AnyColumn) -> ColumnRow:
         kind = "boolean" if column.kind == "bool" else "number"
         how = "as it is" if column.transform is None else f"skewed: {column.transform}"
         how = how if column.kind == "number" else "0 and 1"
-        spike = [] if column.spike is None else [f"an indicator of {column.spike:g}"]
-        inputs = 1 + column.indicator + len(spike)
-        return ColumnRow(name, kind, inputs, "; ".join([how, *gaps, *spike]), reason)
+        frequent = [] if column.frequent is None else [f"an indicator of {column.frequent:g}"]
+        inputs = 1 + column.indicator + len(frequent)
+        return ColumnRow(name, kind, inputs, "; ".join([how, *gaps, *frequent]), reason)
     if isinstance(column, LevelColumn):
         how = ["one-hot, one lengthscale"]
         if column.pooled:
