@@ -84,10 +84,12 @@ def test_the_density_and_its_gradient_are_those_through_the_factor(shared):
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_the_evidence_and_its_gradient_are_those_of_a_normal_distribution(shared):
+# At the largest distance most covariances are too small to count.
+@pytest.mark.parametrize("distance", [1.0, 5.0, 100.0])
+def test_the_evidence_and_its_gradient_are_those_of_a_normal_distribution(shared, distance):
     covariance, n = Covariance(default_sum(D, ard=True).double()), 20
     rows = table(n)
-    x, y = rows.x.double(), torch.stack([rows.y, rows.y.flip(0)]).double()
+    x, y = distance * rows.x.double(), torch.stack([rows.y, rows.y.flip(0)]).double()
     noise = torch.tensor([0.1] if shared else [0.1, 0.3]).double().requires_grad_()
     sources = [*covariance.parameters(), noise]
     K, eye = covariance.block(x, x), torch.eye(n).double()
@@ -201,6 +203,31 @@ def test_rows_that_compare_values_are_not_climbed(hyperparameters, monkeypatch):
     search.leave_one_out(0)
     assert len(search.judged) == 100
     assert not torch.isin(search._pool, search.judged).any()
+
+
+@pytest.mark.parametrize(("gain", "rounds"), [(0.005, 1), (0.2, 1), (0.3, predictive.ROUNDS)])
+def test_rounds_go_on_where_they_gain_and_could_become_the_best(
+    hyperparameters, monkeypatch, gain, rounds
+):
+    monkeypatch.setattr(predictive, "MOST_EXACT", {"cpu": 0})
+    climbed = []
+
+    def climb(self, objective, *args):
+        climbed.append(objective.__name__)
+        return True
+
+    def judge(search):
+        found = next(scores, None)
+        rounds = climbed.count("evidence_of_random_rows")
+        return predictive._Judgement(0.0, rounds * gain if found is None else found)
+
+    # Of the start, and of the two stages before that of random rows.
+    scores = iter([0.0, 1.0, 1.0])
+    monkeypatch.setattr(Hyperparameters, "climb", climb)
+    monkeypatch.setattr(Hyperparameters, "ascend", lambda self, *args, **kwargs: 1)
+    monkeypatch.setattr(predictive._Search, "judge", judge)
+    learn_to_predict(hyperparameters, table(), torch.Generator().manual_seed(0))
+    assert climbed.count("evidence_of_random_rows") == rounds
 
 
 @pytest.mark.parametrize(("gain", "taken"), [(0.005, False), (0.02, True)])

@@ -11,8 +11,8 @@ LIBRARY = "libscipy_openblas"
 def one_blas_thread() -> AbstractContextManager[object]:
     """Within it NumPy and SciPy compute in one thread.
 
-    The threads of their OpenBLAS wait for their next work by spinning, even after a matrix of
-    twenty rows, and meanwhile take the cores from torch: a Cholesky factor then takes four times as
-    long. Only SciPy's search for hyperparameters and its small matrices are between torch's steps.
+    SciPy's optimisers multiply matrices of a few dozen rows between the steps of torch. OpenBLAS
+    starts a thread on every core for these, which then spin for a while in wait for more and take
+    the cores from torch: a Cholesky factor takes four times as long.
     """
     return ThreadpoolController().select(prefix=LIBRARY).limit(limits=1)

@@ -59,10 +59,9 @@ EVIDENCE_RATE, LEAVE_ONE_OUT_RATE = 0.15, 0.05
 # What a search of a large table takes if no stage is repeated.
 TYPICAL_STEPS = 2 * EVALUATIONS + EVIDENCE_STEPS + PATCH_STEPS + LEAVE_ONE_OUT_STEPS
 # An objective is climbed again from where it led as long as that gains so much, in nats a row, and
-# could still become the best.
-# Values by the leave-one-out density, which knows near rows alone, are taken where they predict
-# better by as much than all others; those by the evidence of many rows unless they predict worse
-# by as much.
+# could still become the best. Values by the leave-one-out density, which knows near rows alone, are
+# taken where they predict better by as much than all others; those by the evidence of many rows
+# unless they predict worse by as much.
 ROUNDS, LEAST_GAIN = 4, 0.01
 # Rows by which the values found are compared.
 JUDGED, NEAR_JUDGED = {"cpu": 1000, "cuda": 4000}, 128
