@@ -1,10 +1,9 @@
 """Runs the examples of the documentation and builds the site, warnings as errors.
 
-    python tools/build_docs.py [--site DIR] [--slow] [--outputs DIR] [--brief]
+    python tools/build_docs.py [--site DIR] [--slow] [--outputs DIR]
 
 Without `--slow` the examples that take minutes are not run: their stored results are shown. With it
-they are, and what they give is stored anew. `--brief` is for tests: every cell runs, with a few
-steps of training where it has hundreds.
+they are, and what they give is stored anew.
 """
 
 import argparse
@@ -35,27 +34,23 @@ def main() -> None:
     parser.add_argument("--site", type=Path, default=ROOT / "site")
     parser.add_argument("--outputs", type=Path, default=ROOT / "build" / "examples")
     parser.add_argument("--slow", action="store_true")
-    parser.add_argument("--brief", action="store_true")
     parser.add_argument("--run", metavar="SCRIPT", type=Path, help="run one example and stop")
     options = parser.parse_args()
-    if options.slow and options.brief:
-        parser.error("--slow stores results, which --brief would spoil: give one of them")
     if options.run is not None:
-        run_cells(options.run, options.outputs, options.brief)
+        run_cells(options.run, options.outputs)
         return
     for script in sorted(EXAMPLES.glob("*.py")):
         if script.stem in SLOW and not options.slow:
             continue
         folder = (STORED if script.stem in SLOW else options.outputs) / script.stem
         print(f"running {script.relative_to(ROOT)}", flush=True)
-        run_apart(script, folder, options.brief)
+        run_apart(script, folder)
     build_site(options.site, options.outputs)
 
 
-def run_apart(script: Path, folder: Path, brief: bool) -> None:
+def run_apart(script: Path, folder: Path) -> None:
     """In a process of its own, in an empty working folder."""
     command = [sys.executable, __file__, "--run", str(script), "--outputs", str(folder)]
-    command += ["--brief"] * brief
     with tempfile.TemporaryDirectory() as empty:
         environment = os.environ | {"MPLBACKEND": "svg"}
         subprocess.run(command, cwd=empty, env=environment, check=True)
@@ -70,8 +65,11 @@ def build_site(site: Path, outputs: Path) -> None:
     print(f"the site is in {site}")
 
 
-def run_cells(script: Path, folder: Path, brief: bool) -> None:
-    """Runs the cells in one namespace; writes `cells.json` and the figures into `folder`."""
+def run_cells(script: Path, folder: Path, brief: bool = False) -> None:
+    """Runs the cells in one namespace; writes `cells.json` and the figures into `folder`.
+
+    In brief, as tests run them, they train by a few steps where they have hundreds.
+    """
     import matplotlib
     from matplotlib import pyplot
 

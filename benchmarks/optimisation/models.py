@@ -8,13 +8,15 @@ import torch
 from botorch.fit import fit_gpytorch_mll
 from botorch.models import SingleTaskGP, SingleTaskVariationalGP
 from botorch.models.transforms import Standardize
+from botorch.optim.fit import fit_gpytorch_mll_torch
 from gpytorch.mlls import ExactMarginalLogLikelihood, VariationalELBO
 from torch import Tensor
 
 from orthogp import OrthogonalGPRegressor
 from orthogp.botorch import OrthogonalGPModel
 
-INDUCING = 300
+# By L-BFGS-B, the default of BoTorch, the variational model takes minutes for 200 rows.
+INDUCING, ADAM_STEPS = 300, 300
 
 
 def _orthogp(x: Tensor, y: Tensor) -> Any:
@@ -31,7 +33,11 @@ def _variational(x: Tensor, y: Tensor) -> Any:
     model = SingleTaskVariationalGP(
         x, y, inducing_points=min(INDUCING, len(x)), outcome_transform=Standardize(1)
     )
-    fit_gpytorch_mll(VariationalELBO(model.likelihood, model.model, num_data=len(x)))
+    fit_gpytorch_mll(
+        VariationalELBO(model.likelihood, model.model, num_data=len(x)),
+        optimizer=fit_gpytorch_mll_torch,
+        optimizer_kwargs={"step_limit": ADAM_STEPS},
+    )
     return model
 
 

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -12,7 +10,7 @@ import matplotlib
 import pytest
 import torch
 
-from orthogp.training import predictive
+from orthogp.training import log_noise, predictive, sites
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(p for p in (ROOT / "docs").rglob("*.md") if "```python" in p.read_text())
@@ -38,13 +36,31 @@ class Fetched(HTMLParser):
 
 
 @pytest.fixture
-def site(tmp_path):
+def docs(monkeypatch):
+    """The program that builds the pages, with searches that are short."""
     for package in ("mkdocs", "material", "mkdocstrings"):
         pytest.importorskip(package, reason="needs the extra `docs`")
-    command = [sys.executable, "tools/build_docs.py", "--site", str(tmp_path / "site")]
-    command += ["--outputs", str(tmp_path / "examples"), "--brief"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("EVIDENCE_STEPS", "PATCH_STEPS", "LEAVE_ONE_OUT_STEPS", "EVALUATIONS"):
+        monkeypatch.setattr(predictive, name, 30)
+    for module, name in ((sites, "STEPS"), (sites, "SCALE_STEPS"), (log_noise, "STEPS")):
+        monkeypatch.setattr(module, name, 5)
+    monkeypatch.setattr(log_noise, "ROUNDS", 1)
+    monkeypatch.syspath_prepend(ROOT / "tools")
+    import build_docs  # pyright: ignore[reportMissingImports]
+
+    with torch.random.fork_rng(), matplotlib.rc_context():
+        yield build_docs
+
+
+@pytest.fixture
+def site(docs, tmp_path, monkeypatch):
+    """The pages, with the results of examples that were trained by a few steps."""
+    outputs = tmp_path / "examples"
+    monkeypatch.chdir(tmp_path)
+    for name in EXAMPLES:
+        if name not in docs.SLOW:
+            docs.run_cells(ROOT / f"docs/examples/{name}.py", outputs / name, brief=True)
+    docs.build_site(tmp_path / "site", outputs)
     return tmp_path / "site"
 
 
@@ -70,20 +86,13 @@ def test_the_site_builds_and_its_pages_ask_no_other_host(site):
         assert name in titles
 
 
-def test_the_example_of_optimisation_runs_in_brief(tmp_path, monkeypatch):
+def test_the_example_of_optimisation_runs_in_brief(docs, tmp_path):
     """Its results on the page are stored ones."""
-    for package in ("mkdocs", "botorch"):
-        pytest.importorskip(package)
-    monkeypatch.syspath_prepend(ROOT / "tools")
-    from build_docs import run_cells  # pyright: ignore[reportMissingImports]
-
-    for name in ("EVIDENCE_STEPS", "PATCH_STEPS", "LEAVE_ONE_OUT_STEPS"):
-        monkeypatch.setattr(predictive, name, 30)
+    pytest.importorskip("botorch")
     script, text = tmp_path / "brief.py", (ROOT / "docs/examples/optimisation.py").read_text()
     # 300 evaluations in five rounds, one of them with a fit.
     script.write_text(text.replace("START, BATCH = 20, 200, 100", "START, BATCH = 20, 60, 48"))
-    with torch.random.fork_rng(), matplotlib.rc_context():
-        run_cells(script, tmp_path, brief=True)
+    docs.run_cells(script, tmp_path, brief=True)
     text = " ".join(c["text"] for c in json.loads((tmp_path / "cells.json").read_text())["cells"])
     best, random = (float(v) for v in re.findall(r"^ +300 +(\S+) +(\S+)", text, re.MULTILINE)[0])
     assert best > random + 2.0
