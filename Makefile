@@ -37,7 +37,7 @@ $(BROWSER): | $(BIN)/python
 
 # One thread a worker: torch would otherwise start as many as there are cores in each.
 test: lint $(BROWSER) ## check style, types and layers, and run the whole test suite
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 demo: $(PACKAGE) ## run the demonstration on built-in data
 	$(BIN)/python -m orthogp demo

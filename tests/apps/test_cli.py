@@ -20,11 +20,6 @@ def test_help_names_the_commands():
     assert all(name in shown for name in ("speed", "predict", "scaling", "imports"))
 
 
-def test_the_program_starts_without_torch():
-    code = "import sys, orthogp.apps.cli; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
 def test_a_refusal_is_one_sentence():
     done = run("bench", "speed", "--peers", "gpytorch,other")
     assert done.returncode == 2

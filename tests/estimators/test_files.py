@@ -16,7 +16,6 @@ import pandas as pd
 import pytest
 import torch
 
-import orthogp
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor, OrthogpError, storage
 from orthogp.estimators.calibration import Calibration, LatentScales
 
@@ -236,11 +235,3 @@ def test_onnx_is_calibrated(kind, calibrated_fits, tmp_path):
     expected, std = gp.predict_latent(inputs) if latent else gp.predict(inputs, return_std=True)
     np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(np.sqrt(variance), std, rtol=1e-6)
-
-
-def test_the_package_imports_scikit_learn_only_when_asked():
-    code = "import sys, orthogp; print('sklearn' in sys.modules, 'torch' in sys.modules)"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.split() == ["False", "False"]
-    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
-        orthogp.Nothing  # noqa: B018

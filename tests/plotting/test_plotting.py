@@ -1,7 +1,5 @@
 """Pictures show what the estimators say: curves, images, counts and points in the data's units."""
 
-import subprocess
-import sys
 from inspect import unwrap
 from typing import Any
 
@@ -257,12 +255,6 @@ def test_wrong_columns_and_rows_are_refused(curve):
         plot_posterior_1d(several, X1)
     with pytest.raises(NotFittedError):
         plot_points(OrthogonalGPRegressor())
-
-
-def test_matplotlib_waits_for_the_first_picture():
-    code = "import sys, orthogp.plotting.pages; print('matplotlib' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 def test_figures_are_not_pyplots(surface):

@@ -15,7 +15,7 @@ SMALL: dict[str, Any] = {
     "n_neighbors": 0, "n_inducing": 10, "n_residual": 15, "max_steps": 20, "batch_size": 64,
     "device": "cpu", "dtype": "float64",
 }  # fmt: skip
-ROWS = 1200
+ROWS = 600
 
 
 def table(rows: int = ROWS):

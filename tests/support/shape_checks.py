@@ -11,7 +11,7 @@ from functools import wraps
 
 from beartype import beartype
 
-CALLS = 20
+CALLS = 5
 _calls: dict[Callable, int] = {}
 _switched_off: list[Callable] = []
 

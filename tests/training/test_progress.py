@@ -2,8 +2,6 @@
 
 import io
 import re
-import subprocess
-import sys
 
 import pytest
 from rich.console import Console
@@ -105,8 +103,3 @@ def test_without_a_terminal_there_is_silence():
     console, rows = Console(file=io.StringIO()), data()
     fit(model(rows), rows, settings(), callbacks=[ProgressBar(20, console=console)])
     assert written(console) == ""
-
-
-def test_importing_the_engine_does_not_import_rich():
-    code = "import sys, orthogp.training; sys.exit('rich' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

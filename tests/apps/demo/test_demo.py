@@ -3,8 +3,7 @@
 import io
 import math
 import re
-import subprocess
-import sys
+from contextlib import redirect_stdout
 
 import numpy as np
 import pytest
@@ -21,10 +20,10 @@ PICTURES = ("calibration.png", "points.png", "surface.png", "table.png")
 def run(tmp_path_factory):
     """A quick run: its folder, and what it printed."""
     out = tmp_path_factory.mktemp("demo")
-    command = [sys.executable, "-m", "orthogp", "demo", "--quick", "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return out, done.stdout
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        main(out, quick=True)
+    return out, printed.getvalue()
 
 
 def test_it_writes_one_page_and_its_pictures(run):

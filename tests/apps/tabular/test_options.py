@@ -1,8 +1,6 @@
 """Every setting of the estimators is an option, and importing the options imports no torch."""
 
 import inspect
-import subprocess
-import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -53,11 +51,3 @@ def test_what_the_constructor_is_given_by_default():
 )
 def test_words_become_values(name, text, value):
     assert as_arguments({name: text}) == {name: value}
-
-
-def test_the_commands_are_offered_without_heavy_imports():
-    code = (
-        "import sys, orthogp.apps.tabular.commands;"
-        "sys.exit(any(name in sys.modules for name in ('torch', 'pyarrow', 'sklearn')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
