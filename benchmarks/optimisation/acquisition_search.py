@@ -55,12 +55,12 @@ def models() -> dict[str, OrthogonalGPModel]:
 def search(function: AcquisitionFunction, seed: int) -> tuple[Tensor, float, list[Any]]:
     """Where `optimize_acqf` ends, the value there, and what L-BFGS-B says of every restart."""
     bounds = torch.tensor([[0.0] * D, [1.0] * D], dtype=torch.float64)
-    with patch.object(gen, "_process_scipy_result") as said:
+    with patch.object(gen, "_process_scipy_result") as processed:
         x, value = optimize_acqf(
             function, bounds, q=1, num_restarts=8, raw_samples=128, options={"seed": seed}
         )
     assert isinstance(value, Tensor)
-    return x, value.item(), [call.kwargs["res"] for call in said.call_args_list]
+    return x, value.item(), [call.kwargs["res"] for call in processed.call_args_list]
 
 
 def highest(function: AcquisitionFunction, x: Tensor) -> float:

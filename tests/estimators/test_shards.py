@@ -51,9 +51,9 @@ def test_shards_that_are_not_of_one_table_are_refused_in_every_process(ends):
         "process 2 of 3: nowhere.parquet is not there",
         "process 2 of 3: rows 0 to 99: X has 1 values that are infinite",
     ]
-    for _, said in ends:
-        assert len(said) == len(expected)
-        for sentence, beginning in zip(said, expected, strict=True):
+    for _, messages in ends:
+        assert len(messages) == len(expected)
+        for sentence, beginning in zip(messages, expected, strict=True):
             assert sentence.startswith(beginning), sentence
 
 
@@ -67,8 +67,8 @@ def test_a_killed_process_ends_the_job_which_then_resumes(tmp_path):
     processes[1].kill()
     processes[0].join(timeout=60)
     assert processes[0].exitcode == 1
-    said = (tmp_path / "stderr-0").read_text()
-    assert "process 0 of 2 lost contact with the others" in said
+    messages = (tmp_path / "stderr-0").read_text()
+    assert "process 0 of 2 lost contact with the others" in messages
     again = together(2, "fit_resumable_shards", tmp_path / "again", str(points))
     assert whole[0]["started"] == [0]
     assert again[0]["started"][0] > 0

@@ -196,18 +196,18 @@ def test_rows_of_weight_zero_count_for_nothing(frame, tmp_path):
 
 @pytest.mark.usefixtures("always_streamed")
 @pytest.mark.parametrize(
-    ("column", "value", "said"),
+    ("column", "value", "message"),
     [
         ("a", np.inf, r"row group 1 .*part-0.* column 'a' has 1 infinite values"),
         ("y", np.inf, r"row group 1 .*part-0.* y .* row 5"),
         ("weight", -1.0, r"row group 1 .*part-0.* sample_weight"),
     ],
 )
-def test_a_bad_value_is_refused_with_its_place(frame, tmp_path, column, value, said):
+def test_a_bad_value_is_refused_with_its_place(frame, tmp_path, column, value, message):
     table = frame.drop(columns="label")
     table.loc[75, column] = value
     table.to_parquet(tmp_path / "part-0.parquet", row_group_size=70)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         OrthogonalGPRegressor(**SMALL).fit(tmp_path, "y", sample_weight="weight")
 
 
@@ -225,7 +225,7 @@ class Uneven(Dataset):
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "said"),
+    ("given", "error", "message"),
     [
         (lambda f: (f / "absent", "y"), FileError, "is not there"),
         (lambda f: (f / "notes.txt", "y"), FileError, "as Parquet"),
@@ -242,8 +242,8 @@ class Uneven(Dataset):
         (lambda f: (Uneven(),), DataError, "not pairs"),
     ],
 )
-def test_what_is_no_table_is_refused(folder, given, error, said):
-    with pytest.raises(error, match=said):
+def test_what_is_no_table_is_refused(folder, given, error, message):
+    with pytest.raises(error, match=message):
         OrthogonalGPRegressor(**SMALL).fit(*given(folder))
 
 

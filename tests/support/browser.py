@@ -69,7 +69,7 @@ def visit(browser: Any, path: Path, fragment: str = "", **options: Any) -> Itera
     view = View(context.new_page())
     view.page.on("request", lambda request: view.requests.append(request.url))
     view.page.on("pageerror", lambda error: view.errors.append(str(error)))
-    view.page.on("console", lambda said: view.errors.append(said.text))
+    view.page.on("console", lambda message: view.errors.append(message.text))
     view.page.on("dialog", lambda dialog: view.errors.append(dialog.message))
     view.page.goto(path.as_uri() + fragment)
     yield view

@@ -122,18 +122,18 @@ def refusals(rank: int) -> list[str]:
         (None, None, None),
         (Path("nowhere.parquet") if rank == 2 else X, "y" if rank == 2 else y, None),
     ]
-    said = []
+    messages = []
     for part in tables:
         try:
             OrthogonalGPRegressor(**STEPS).fit(*part, shards=True)
-            said.append("")
+            messages.append("")
         except OrthogpError as error:
-            said.append(str(error))
+            messages.append(str(error))
     try:
         streamed_fit(rank, ArrayTable, bad if rank else X, y, None)
     except OrthogpError as error:
-        said.append(str(error))
-    return said
+        messages.append(str(error))
+    return messages
 
 
 def resumable(folder: str) -> dict:

@@ -73,10 +73,10 @@ def test_a_killed_process_ends_the_job_and_nothing_is_lost(tmp_path, shard):
         time.sleep(0.005)
     processes[1].kill()
     processes[0].join(timeout=60)
-    said = (tmp_path / "stderr-0").read_text()
+    message = (tmp_path / "stderr-0").read_text()
     assert processes[0].exitcode == 1
-    assert "process 0 of 2 lost contact with the others" in said
-    assert "same checkpoint_dir to go on" in said
+    assert "process 0 of 2 lost contact with the others" in message
+    assert "same checkpoint_dir to go on" in message
     again = together(2, "train", tmp_path / "again", *arguments)
     assert same(again[0], whole[0])
     assert same(again[1], whole[1])

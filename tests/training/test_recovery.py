@@ -80,8 +80,8 @@ def test_one_bad_value_costs_one_chunk(monkeypatch, spoil, cause, dtype):
     assert m.jitter == pytest.approx(10 * jitter)
     assert m.basis.beta.dtype == dtype
     # The chunk that failed is the second: it goes on from step 5, at a quarter of τ at first.
-    told = [(event.kind, event.step) for event in events]
-    assert told == [("start", 0), ("report", 5), ("recovery", 5), ("report", 10), ("report", 15),
+    seen = [(event.kind, event.step) for event in events]
+    assert seen == [("start", 0), ("report", 5), ("recovery", 5), ("report", 10), ("report", 15),
                     ("report", 20), ("end", 20)]  # fmt: skip
     config = settings()
     taus = [row.natural_step / config.natural_step for row in result.history]
@@ -251,8 +251,8 @@ def test_missing_values_are_named_at_once(part):
     count = parts[part][:3].numel()
     m = model(rows)
     start = contents(m)
-    said = rf"^{part} has {count} "
-    with pytest.raises(DataError, match=said):
+    message = rf"^{part} has {count} "
+    with pytest.raises(DataError, match=message):
         fit(m, Rows(**parts), settings(batch_size=len(rows)))
     assert same(contents(m), start)
 

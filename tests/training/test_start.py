@@ -104,10 +104,10 @@ def test_what_is_rare_is_not_forgotten(seed):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(700, 2)), np.eye(700)[0]
     found = OrthogonalGPRegressor(30, 30, n_neighbors=0, random_state=seed).fit(x, y)
-    told = OrthogonalGPRegressor(
+    given = OrthogonalGPRegressor(
         30, 30, n_neighbors=0, noise_variance=0.1 * y.var(), random_state=seed
     ).fit(x, y)
-    assert found.elbo_ > told.elbo_ - 0.1 * len(y)
+    assert found.elbo_ > given.elbo_ - 0.1 * len(y)
 
 
 def test_only_a_start_that_nobody_chose_is_chosen():

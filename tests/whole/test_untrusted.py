@@ -219,9 +219,9 @@ def test_greedy_files_are_refused_within_a_memory_limit(torture, tmp_path):
     paths = sorted(tmp_path.iterdir())
     done = run(sys.executable, "-c", CHILD, str(TORTURE), *map(str, paths))
     assert done.returncode == 0, done.stderr
-    said = done.stdout.splitlines()
-    assert [line.split()[:2] for line in said] == [["refused", str(path)] for path in paths]
-    assert not [line for line in said if len(line) > 400]
+    printed = done.stdout.splitlines()
+    assert [line.split()[:2] for line in printed] == [["refused", str(path)] for path in paths]
+    assert not [line for line in printed if len(line) > 400]
 
 
 def test_a_description_too_long_to_be_read_is_not_written(tmp_path):

@@ -78,14 +78,14 @@ def test_a_contestant_that_is_not_installed_says_so():
 class Scripted:
     """Stands for a process whose contestant is named by its Python, and answers from a script."""
 
-    told: list = []  # noqa: RUF012
+    calls: list = []  # noqa: RUF012
     script: dict = {}  # noqa: RUF012
 
     def __init__(self, python, threads, chatter):
         self.name = python
 
     def ask(self, do, **arguments):
-        self.told.append((self.name, do))
+        self.calls.append((self.name, do))
         if do == "finish":
             return {"peak_mb": 1.0}
         if do in ("build", "warm"):
@@ -101,13 +101,13 @@ class Scripted:
 
 def test_rounds_are_interleaved_and_their_median_kept(monkeypatch):
     monkeypatch.setattr(contest, "Process", Scripted)
-    monkeypatch.setattr(Scripted, "told", [])
+    monkeypatch.setattr(Scripted, "calls", [])
     script = {"a": [9.0, 1.0, 2.0], "b": [5.0, None], "c": [3.0, 3.0, 4.0]}
     monkeypatch.setattr(Scripted, "script", script)
     entries = {name: Entry(OUR_MODEL, TINY, name) for name in "abc"}
     pythons = {name: name for name in "abc"}
     outcome = contest.compete(entries, pythons, {"do": "warm"}, {"do": "train"}, "seconds", 3)
-    assert [name for name, do in Scripted.told if do == "train"] == list("abcabcac")
+    assert [name for name, do in Scripted.calls if do == "train"] == list("abcabcac")
     assert outcome.values == {"a": 2.0, "c": 3.0}
     assert outcome.skipped == {"b": "out of breath"}
 
@@ -214,7 +214,7 @@ def test_what_is_missing_is_shown_as_missing():
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "message"),
     [
         (lambda: SpeedConfig(peers=("sklearn",)), "'sklearn' is no peer"),
         (lambda: SpeedConfig(pythons={"x": "y"}), "'x' is no peer"),
@@ -225,8 +225,8 @@ def test_what_is_missing_is_shown_as_missing():
         (lambda: ScalingConfig(residuals=(-1,)), "residuals is"),
     ],
 )
-def test_a_configuration_that_cannot_be_is_refused(build, said):
-    with pytest.raises(ConfigurationError, match=said):
+def test_a_configuration_that_cannot_be_is_refused(build, message):
+    with pytest.raises(ConfigurationError, match=message):
         build()
 
 

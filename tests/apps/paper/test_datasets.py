@@ -84,7 +84,7 @@ HOLED[0, 0], HOLED[5, 1], HOLED[6, 2] = np.nan, np.nan, np.inf
 
 
 @pytest.mark.parametrize(
-    ("arrays", "said"),
+    ("arrays", "message"),
     [
         ({"X": X}, "no array y"),
         ({"x": X, "targets": Y}, "no array X nor y"),
@@ -102,9 +102,9 @@ HOLED[0, 0], HOLED[5, 1], HOLED[6, 2] = np.nan, np.nan, np.inf
         ({"X": X, "y": 0 * Y}, "K at least 2"),
     ],
 )
-def test_arrays_that_are_no_table_are_refused(tmp_path, arrays, said):
+def test_arrays_that_are_no_table_are_refused(tmp_path, arrays, message):
     store(tmp_path, "classification", "odd", **arrays)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         load(tmp_path, "classification", "odd")
 
 

@@ -89,8 +89,8 @@ def classification(name: str, url: str) -> DataSource:
 def test_a_set_is_stored_as_the_loader_reads_it_with_its_origin_beside_it(site, tmp_path):
     content = gzip.compress(TABLE)
     source = regression("made", site.put("/made.csv.gz", content))
-    said = []
-    (outcome,) = fetch(["made"], tmp_path, said.append, (source,))
+    messages = []
+    (outcome,) = fetch(["made"], tmp_path, messages.append, (source,))
     assert (outcome.name, outcome.status, outcome.detail) == ("made", "fetched", ())
     table = load(tmp_path, "regression", "made")
     np.testing.assert_array_equal(table.X, [[i, i * i] for i in range(ROWS)])
@@ -103,8 +103,8 @@ def test_a_set_is_stored_as_the_loader_reads_it_with_its_origin_beside_it(site, 
     assert origin["sha256"] == hashlib.sha256(content).hexdigest()
     assert (origin["N"], origin["D"], origin["K"]) == (ROWS, 2, 0)
     assert origin["date"].endswith("+00:00")
-    assert said[0] == f"made: {source.urls[0]}"
-    assert said[-1] == "made: a note"
+    assert messages[0] == f"made: {source.urls[0]}"
+    assert messages[-1] == "made: a note"
     assert sorted(p.name for p in tmp_path.rglob("*.*")) == ["made.json", "made.npz"]
 
 
@@ -128,10 +128,10 @@ def test_a_set_that_is_there_is_kept(site, tmp_path):
     source = regression("made", site.put("/made.gz", gzip.compress(TABLE)))
     fetch(["made"], tmp_path, print, (source,))
     before = (tmp_path / "regression" / "made.npz").read_bytes()
-    said = []
-    (outcome,) = fetch(["made"], tmp_path, said.append, (source,))
+    messages = []
+    (outcome,) = fetch(["made"], tmp_path, messages.append, (source,))
     assert outcome.status == "kept"
-    assert "is there already" in said[0]
+    assert "is there already" in messages[0]
     assert len(site.asked) == 1
     assert (tmp_path / "regression" / "made.npz").read_bytes() == before
 
@@ -148,11 +148,11 @@ def test_a_file_of_several_sets_is_downloaded_once(site, tmp_path):
 def test_a_set_that_fails_does_not_stop_the_others(site, tmp_path):
     good = regression("good", site.put("/good.gz", gzip.compress(TABLE)))
     bad = regression("bad", site.address + "/bad.gz")
-    said = []
-    outcomes = fetch(["bad", "good"], tmp_path, said.append, (bad, good))
+    messages = []
+    outcomes = fetch(["bad", "good"], tmp_path, messages.append, (bad, good))
     assert [o.status for o in outcomes] == ["failed", "fetched"]
     assert outcomes[0].detail == (f"{site.address}/bad.gz answered 404 Not Found",)
-    assert f"bad: {site.address}/bad.gz answered 404 Not Found" in said
+    assert f"bad: {site.address}/bad.gz answered 404 Not Found" in messages
     assert not (tmp_path / "regression" / "bad.npz").exists()
     assert not (tmp_path / "regression" / "bad.json").exists()
 
@@ -168,7 +168,7 @@ def test_the_next_source_is_tried(site, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "message"),
     [
         (b"<html>Welcome</html>", "could not be read: Not a gzipped file"),
         (gzip.compress(TABLE)[:-20], "could not be read: Compressed file ended"),
@@ -179,12 +179,12 @@ def test_the_next_source_is_tried(site, tmp_path):
     ],
     ids=["a page", "cut", "words", "a short line", "a hole", "one row"],
 )
-def test_content_that_is_no_table_fails_with_its_address(site, tmp_path, body, said):
+def test_content_that_is_no_table_fails_with_its_address(site, tmp_path, body, message):
     url = site.put("/made.gz", body)
     (outcome,) = fetch(["made"], tmp_path, print, (regression("made", url),))
     assert outcome.status == "failed"
     assert outcome.detail[0].startswith(url)
-    assert said in outcome.detail[0]
+    assert message in outcome.detail[0]
     assert not list(tmp_path.rglob("*.*"))
 
 
@@ -240,11 +240,11 @@ def test_the_counts_are_compared_with_the_paper():
 
 def test_differences_are_said_and_stored(site, tmp_path):
     source = regression("kin40k", site.put("/made.gz", gzip.compress(TABLE)))
-    said = []
-    (outcome,) = fetch(["kin40k"], tmp_path, said.append, (source,))
+    messages = []
+    (outcome,) = fetch(["kin40k"], tmp_path, messages.append, (source,))
     expected = ["20 rows where the paper has 40000", "2 inputs where the paper has 8"]
     assert (outcome.status, list(outcome.detail)) == ("fetched", expected)
-    assert f"kin40k: {'; '.join(expected)}" in said
+    assert f"kin40k: {'; '.join(expected)}" in messages
     origin = json.loads((tmp_path / "regression" / "kin40k.json").read_text())
     assert origin["differences"] == expected
 

@@ -216,12 +216,14 @@ def test_finished_jobs_are_not_run_again(data: Path, tmp_path: Path) -> None:
 
 def test_a_failure_is_recorded_and_the_rest_go_on(data: Path, tmp_path: Path) -> None:
     np.savez(data / "regression" / "broken.npz", X=np.full((50, 2), np.nan), y=np.zeros(50))
-    told = {}
+    records = {}
     items = grid("regression", data, ["broken", "waves"], ["Coupled300"])
-    run_jobs(items, Place(data, tmp_path, steps=2), 1, lambda job, r: told.update({job.dataset: r}))
-    assert told["broken"].status == "failed"
-    assert "missing" in told["broken"].reason
-    assert told["waves"].status == "done"
+    run_jobs(
+        items, Place(data, tmp_path, steps=2), 1, lambda job, r: records.update({job.dataset: r})
+    )
+    assert records["broken"].status == "failed"
+    assert "missing" in records["broken"].reason
+    assert records["waves"].status == "done"
 
 
 def test_a_job_that_another_process_holds_is_left_alone(data: Path, tmp_path: Path) -> None:
@@ -235,10 +237,10 @@ def test_a_job_that_another_process_holds_is_left_alone(data: Path, tmp_path: Pa
 def test_jobs_in_processes_of_their_own(data: Path, tmp_path: Path) -> None:
     """A worker that dies costs its job, not the grid; the records are those of one process."""
     items = grid("regression", data, methods=["Boosting"])
-    told = []
-    run_jobs(items, Place(data, tmp_path / "two"), 2, lambda job, record: told.append(record))
+    records = []
+    run_jobs(items, Place(data, tmp_path / "two"), 2, lambda job, record: records.append(record))
     run_jobs(items, Place(data, tmp_path / "one"), 1, lambda job, record: None)
-    assert [r.status for r in told] == ["done", "done"]
+    assert [r.status for r in records] == ["done", "done"]
     for record in read_records(tmp_path / "one", "regression"):
         twin = read_record(record.job.path(tmp_path / "two"))
         assert twin.metrics == record.metrics
@@ -246,11 +248,11 @@ def test_jobs_in_processes_of_their_own(data: Path, tmp_path: Path) -> None:
 
 def test_a_dead_worker_is_a_failed_job(data: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(runner, "_work", _die)
-    told = []
+    records = []
     items = grid("regression", data, ["waves"], ["Boosting", "Coupled"])
-    run_jobs(items, Place(data, tmp_path), 2, lambda job, record: told.append(record))
-    assert [r.status for r in told] == ["failed", "failed"]
-    assert "killed" in told[0].reason
+    run_jobs(items, Place(data, tmp_path), 2, lambda job, record: records.append(record))
+    assert [r.status for r in records] == ["failed", "failed"]
+    assert "killed" in records[0].reason
 
 
 def _die(job, task, place):

@@ -81,8 +81,8 @@ def test_rows_without_a_target_are_dropped_and_counted(tmp_path):
     y = sample().column("y").to_pylist()
     y[3] = y[50] = None
     table = sample().set_column(8, "y", pa.array(y))
-    said = fit(write(table, tmp_path / "t.csv"), tmp_path / "model")
-    assert "2 of 240 rows dropped: their target is missing" in said
+    printed = fit(write(table, tmp_path / "t.csv"), tmp_path / "model")
+    assert "2 of 240 rows dropped: their target is missing" in printed
 
 
 def test_a_class_that_only_the_test_rows_have(tmp_path):
@@ -117,9 +117,9 @@ def test_a_report_that_fails_leaves_the_model(table, tmp_path, monkeypatch):
         raise FileError(f"{path} could not be written: No space left on device")
 
     monkeypatch.setattr(Page, "write", full)
-    said = fit(table, tmp_path / "model", "--report", tmp_path / "page.html", status=1)
-    assert "the model is saved, but its report failed" in said
-    assert "No space left" in said
+    printed = fit(table, tmp_path / "model", "--report", tmp_path / "page.html", status=1)
+    assert "the model is saved, but its report failed" in printed
+    assert "No space left" in printed
     TableModel.load(tmp_path / "model")
 
 
@@ -164,9 +164,9 @@ def test_dates_are_taken_apart_whatever_their_form(tmp_path, form, doubt):
     days = [datetime(2020, 1 if doubt else 1 + i // month, 1 + i % month, hour) for i in range(60)]
     rows = [f"{day.strftime(form)},{i % 7},{i + 0.5}" for i, day in enumerate(days)]
     (tmp_path / "t.csv").write_text("\n".join(["day,a,y", *rows, ""]))
-    said = run("fit", tmp_path / "t.csv", "--target", "y", "--out", tmp_path / "model", *SMALL)
-    assert "dates taken apart: 'day'" in said
-    assert ("would fit as well" in " ".join(said.split())) == doubt
+    printed = run("fit", tmp_path / "t.csv", "--target", "y", "--out", tmp_path / "model", *SMALL)
+    assert "dates taken apart: 'day'" in printed
+    assert ("would fit as well" in " ".join(printed.split())) == doubt
     run("predict", tmp_path / "model", tmp_path / "t.csv", "--out", tmp_path / "out.csv")
     model = TableModel.load(tmp_path / "model")
     (column,) = model.plan.dates

@@ -55,10 +55,10 @@ def assert_close(found, expected):
 
 @pytest.mark.parametrize("kind", ["numbers", "classes"])
 def test_every_file_has_its_own_as_if_predicted_alone(models, folder, tmp_path, kind):
-    said = run("predict", models / kind, folder, "--out", tmp_path / "out")
+    printed = run("predict", models / kind, folder, "--out", tmp_path / "out")
     found = contents(tmp_path / "out")
     assert list(found) == list(SIZES)
-    assert "100 rows in 4 files written" in said
+    assert "100 rows in 4 files written" in printed
     for name, count in SIZES.items():
         assert found[name].num_rows == count
         assert found[name].schema.equals(found["a.parquet"].schema)
@@ -101,8 +101,8 @@ def test_what_is_finished_is_not_done_again(models, folder, tmp_path, monkeypatc
     # What a process leaves that is killed while it writes.
     (out / ".a.parquet.0123456789ab.tmp").write_bytes(b"PAR1")
     monkeypatch.setattr(TableModel, "predictions", predictions)
-    said = run(*command, out)
-    assert f"{len(left)} of 4 files are finished already" in said
+    printed = run(*command, out)
+    assert f"{len(left)} of 4 files are finished already" in printed
     assert all((out / name).stat().st_mtime_ns == time for name, time in left.items())
     shutil.rmtree(out / "deep")
     assert "20 rows in 1 files written" in run(*command, out)

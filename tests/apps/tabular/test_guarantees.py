@@ -29,9 +29,9 @@ def guaranteed(tmp_path_factory):
     place = tmp_path_factory.mktemp("guaranteed")
     table = write(towns(0), place / "train.parquet")
     write(towns(1), place / "new.parquet")
-    said = fit(table, place / "numbers", *QUICK, "--coverage-guarantee", "cross", "--json",
+    printed = fit(table, place / "numbers", *QUICK, "--coverage-guarantee", "cross", "--json",
                place / "numbers.json", "--report", place / "numbers.html")  # fmt: skip
-    assert "Guaranteed: guaranteed_lower_0.9 to guaranteed_upper_0.9" in " ".join(said.split())
+    assert "Guaranteed: guaranteed_lower_0.9 to guaranteed_upper_0.9" in " ".join(printed.split())
     fit(table, place / "classes", *QUICK, "--coverage-guarantee", "split", "--json",
         place / "classes.json", target="label")  # fmt: skip
     return place
@@ -39,7 +39,7 @@ def guaranteed(tmp_path_factory):
 
 def test_intervals_are_those_of_every_folds_own_columns(guaranteed, tmp_path):
     out = tmp_path / "out.csv"
-    said = run("predict", guaranteed / "numbers", guaranteed / "new.parquet", "--out", out)
+    printed = run("predict", guaranteed / "numbers", guaranteed / "new.parquet", "--out", out)
     estimator = TableModel.load(guaranteed / "numbers").estimator
     assert isinstance(estimator._fitted.scores, CrossScores)
     low, high = estimator.predict_interval(towns(1).select(list(estimator.feature_names_in_)))
@@ -48,7 +48,7 @@ def test_intervals_are_those_of_every_folds_own_columns(guaranteed, tmp_path):
     np.testing.assert_allclose(found.column("guaranteed_lower_0.9"), low, rtol=1e-9)
     np.testing.assert_allclose(found.column("guaranteed_upper_0.9"), high, rtol=1e-9)
     # 108 rows in five folds: 0.8 − 1.6 / (108 / 5 + 1).
-    assert f"a share of {0.8 - 1.6 / 22.6:.4g} or more (about 0.9 is usual)" in said
+    assert f"a share of {0.8 - 1.6 / 22.6:.4g} or more (about 0.9 is usual)" in printed
 
 
 def test_sets_are_the_estimators(guaranteed, tmp_path):
@@ -79,11 +79,11 @@ def test_a_folder_has_them_too_and_empty_files_their_columns(guaranteed, tmp_pat
     for name, count in (("a", 9), ("b", 0)):
         write(towns(1).slice(0, count), tmp_path / "in" / f"{name}.parquet")
     arguments = ("predict", guaranteed / "classes", tmp_path / "in", "--out", tmp_path / "out")
-    said = run(*arguments)
+    printed = run(*arguments)
     schemas = [pa.parquet.read_schema(tmp_path / "out" / f"{n}.parquet") for n in ("a", "b")]
     assert schemas[0].equals(schemas[1])
     assert schemas[0].names[-1] == "guaranteed_set_0.9"
-    assert "guaranteed_set_0.9 holds the right class" in said
+    assert "guaranteed_set_0.9 holds the right class" in printed
     with pytest.raises(FileError, match="with another --coverage;"):
         run(*arguments, "--coverage", 0.8)
 

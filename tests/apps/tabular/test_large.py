@@ -79,10 +79,10 @@ def test_rows_are_those_of_a_table_read_whole(folder, monkeypatch):
 
 def test_a_plan_is_made_from_a_sample(folder, monkeypatch):
     monkeypatch.setattr(large, "SAMPLE_ROWS", 120)
-    said = []
-    found = prepare(request(folder, drop=("label",)), said.append)
+    printed = []
+    found = prepare(request(folder, drop=("label",)), printed.append)
     assert len(found.y) + len(found.y_test) < 120
-    assert any("judged by 120 of them" in line for line in said)
+    assert any("judged by 120 of them" in line for line in printed)
     assert everything(found.X)[0].num_rows == found.rows["training"]
 
 
@@ -105,8 +105,8 @@ def test_whole_numbers_are_classes(table, tmp_path):
 
 @pytest.mark.parametrize("target", ["y", "label"])
 def test_a_model_is_fitted_and_predicts(folder, tmp_path, target):
-    said = fit(folder, tmp_path / "model", target=target)
-    assert "training streams the rest" in " ".join(said.split())
+    printed = fit(folder, tmp_path / "model", target=target)
+    assert "training streams the rest" in " ".join(printed.split())
     assert TableModel.load(tmp_path / "model").target == target
     predict(tmp_path / "model", folder, tmp_path / "out.parquet")
     assert pyarrow.parquet.read_metadata(tmp_path / "out.parquet").num_rows == ROWS

@@ -67,9 +67,9 @@ def test_the_order_of_columns_does_not_matter_and_others_are_ignored(models, tmp
     new = sample(seed=1)
     turned = new.select(new.column_names[::-1]).append_column("more", pa.array(range(240)))
     path = write(turned, tmp_path / "turned.csv")
-    said = run("predict", models / "numbers", path, "--out", tmp_path / "two.parquet")
+    printed = run("predict", models / "numbers", path, "--out", tmp_path / "two.parquet")
     assert read(tmp_path / "two.parquet").equals(expected)
-    assert "does not use, ignored: 'label', 'y', 'same', 'more'" in said
+    assert "does not use, ignored: 'label', 'y', 'same', 'more'" in printed
 
 
 def test_neither_target_nor_key_is_needed(models, tmp_path):
@@ -90,10 +90,10 @@ def test_what_training_has_not_seen_is_said(models, tmp_path):
     colours = ["pink", "pink", None, *["red"] * 237]
     new = sample(seed=1).set_column(4, "colour", pa.array(colours))
     path = write(new, tmp_path / "t.csv")
-    said = run("predict", models / "numbers", path, "--out", tmp_path / "out.csv")
-    assert "2 values of 'colour' are levels that training has not seen" in said
-    assert "1 values of 'colour' are missing" in said
-    assert "240 rows in" in said
+    printed = run("predict", models / "numbers", path, "--out", tmp_path / "out.csv")
+    assert "2 values of 'colour' are levels that training has not seen" in printed
+    assert "1 values of 'colour' are missing" in printed
+    assert "240 rows in" in printed
 
 
 def test_text_as_categories_of_arrow_is_the_same_text(models, tmp_path):
@@ -194,9 +194,9 @@ def test_an_interrupt_leaves_nothing(models, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(TableModel, "predictions", interrupted)
-    said = run("predict", models / "numbers", models / "new.csv", "--out", tmp_path / "o.csv",
+    printed = run("predict", models / "numbers", models / "new.csv", "--out", tmp_path / "o.csv",
                status=130)  # fmt: skip
-    assert "was not written" in said
+    assert "was not written" in printed
     assert os.listdir(tmp_path) == []
 
 

@@ -113,9 +113,9 @@ def reported(request, tmp_path_factory):
     """The folder of a fit with both reports, and what it said."""
     folder = tmp_path_factory.mktemp("report")
     table = write(sample(), folder / f"{NASTY.replace('/', '')}.csv")
-    said = fit(table, folder / "model", "--report", folder / "page.html", "--json",
+    printed = fit(table, folder / "model", "--report", folder / "page.html", "--json",
                folder / "report.json", target=request.param)  # fmt: skip
-    return folder, said
+    return folder, printed
 
 
 def test_the_page_escapes_what_tables_hold(reported):
@@ -130,15 +130,15 @@ def test_the_page_escapes_what_tables_hold(reported):
 
 
 def test_the_json_has_what_the_terminal_shows(reported):
-    folder, said = reported
+    folder, printed = reported
     record = json.loads((folder / "report.json").read_text())
     assert record["rows"] == {"table": 240, "without_target": 0, "training": 216, "test": 24}
     assert record["interrupted"] is False
     assert record["steps"] == 20
     assert record["settings"]["n_inducing"] == 8
-    assert f"task: {record['task']}, because {record['reason']}" in said
+    assert f"task: {record['task']}, because {record['reason']}" in printed
     for value in record["measures"]["figures"].values():
-        assert f"{value:.4g}" in said
+        assert f"{value:.4g}" in printed
     names = {name for name, _ in record["relevance"]}
     assert names == {"a", "b", "count", "colour", "flag", NASTY}
     values = [value for _, value in record["relevance"]]

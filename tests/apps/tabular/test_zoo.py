@@ -71,9 +71,9 @@ def test_it_fits_at_the_first_try_and_predicts(name, tmp_path):
     content, note = ZOO[name]
     path = tmp_path / "t.csv"
     path.write_bytes(content)
-    said = run("fit", path, "--target", "y", "--out", tmp_path / "m", "--task", "regression",
+    printed = run("fit", path, "--target", "y", "--out", tmp_path / "m", "--task", "regression",
                "--n-neighbors", "0", *SMALL)  # fmt: skip
-    assert note in " ".join(said.split())
+    assert note in " ".join(printed.split())
     run("predict", tmp_path / "m", path, "--out", tmp_path / "p.csv")
     found = pyarrow.csv.read_csv(tmp_path / "p.csv").column("mean").to_numpy()[:ROWS]
     assert np.isfinite(found).all()
@@ -108,16 +108,16 @@ def sentinels(tmp_path):
 def test_numbers_for_missing_values_are_pointed_out_and_taken_as_said(tmp_path):
     path, out = sentinels(tmp_path), tmp_path / "m"
     command = ("fit", path, "--target", "y", "--out", out, "--n-neighbors", "0", *SMALL)
-    said = " ".join(run(*command).split())
-    assert "'a' (-200 in 10 rows)" in said
-    assert "--missing=-200" in said
-    said = " ".join(run(*command, "--missing", "-200").split())
-    assert "far from all others" not in said
-    assert "missing numbers replaced by the median: 'a'" in said
+    printed = " ".join(run(*command).split())
+    assert "'a' (-200 in 10 rows)" in printed
+    assert "--missing=-200" in printed
+    printed = " ".join(run(*command, "--missing", "-200").split())
+    assert "far from all others" not in printed
+    assert "missing numbers replaced by the median: 'a'" in printed
     model = TableModel.load(out)
     assert model.missing_values == (-200.0,)
-    said = " ".join(run("predict", out, path, "--out", tmp_path / "p.csv").split())
-    assert "10 values of 'a' are missing" in said
+    printed = " ".join(run("predict", out, path, "--out", tmp_path / "p.csv").split())
+    assert "10 values of 'a' are missing" in printed
     with pytest.raises(OrthogpError, match="--missing"):
         run(*command, "--missing", "many")
 
@@ -132,10 +132,10 @@ def test_a_column_that_gives_the_target_away_is_pointed_out(tmp_path, target):
     ]  # fmt: skip
     path.write_text(joined(("a", "double", "label", "code", "y"), rows))
     drop = "label,code" if target == "y" else "y,double"
-    said = run("fit", path, "--target", target, "--drop", drop, "--out", tmp_path / "m",
+    printed = run("fit", path, "--target", target, "--drop", drop, "--out", tmp_path / "m",
                "--n-neighbors", "0", *SMALL)  # fmt: skip
     expected = "'double' (correlation 1.00000)" if target == "y" else "'code' (tells 100.00%"
-    assert expected in " ".join(said.split())
+    assert expected in " ".join(printed.split())
 
 
 def test_missing_targets_are_refused_where_that_is_asked_for(tmp_path):

@@ -161,7 +161,7 @@ def test_processes_that_begin_together_do_not_disturb_each_other(folder):
         subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment)
         for _ in range(3)
     ]
-    said = {process.communicate()[0] for process in started}
+    outputs = {process.communicate()[0] for process in started}
     assert all(process.returncode == 0 for process in started)
-    assert len(said) == 1
+    assert len(outputs) == 1
     assert len(list(folder.iterdir())) == 1
