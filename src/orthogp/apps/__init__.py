@@ -4,10 +4,20 @@ import os
 import platform
 from pathlib import Path
 
+from orthogp.errors import ConfigurationError
+
 
 def comma_separated(text: str | None) -> list[str]:
     """The parts of a list on the command line, without the spaces around them."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """Those of a list on the command line."""
+    try:
+        return tuple(int(part) for part in comma_separated(text))
+    except ValueError as error:
+        raise ConfigurationError(f"{text!r} is not a list of whole numbers") from error
 
 
 def describe_machine(device: str) -> dict[str, str | int]:

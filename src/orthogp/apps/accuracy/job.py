@@ -23,6 +23,8 @@ from orthogp.errors import ConfigurationError
 EXPERIMENTS = {task: f"accuracy-{task}" for task in TASKS}
 # After the name of a model, where it ran there: the times of two devices are two results.
 ON_CUDA = "-cuda"
+# Between the name of a model and the number of rows, where it was fitted to some of them only.
+ROWS_MARK = "@"
 
 
 def accuracy_jobs(
@@ -58,6 +60,20 @@ def method_name(name: str, model: Model, device: str) -> str:
     return name + ON_CUDA if model.uses_device and device.startswith("cuda") else name
 
 
+def base_name(method: str) -> str:
+    """The model of a record, whatever it ran on and how many rows it had."""
+    return method.partition(ROWS_MARK)[0].removesuffix(ON_CUDA)
+
+
+def training_rows(job: Job, parts: Split) -> tuple[np.ndarray, np.ndarray]:
+    """All of the split's, or as many as the method's name says."""
+    _, _, count = job.method.partition(ROWS_MARK)
+    if not count:
+        return parts.x_train, parts.y_train
+    chosen = np.random.default_rng(job.split).permutation(len(parts.y_train))[: int(count)]
+    return parts.x_train[chosen], parts.y_train[chosen]
+
+
 def run_model(job: Job, table: DataSet, parts: Split, place: Place, folder: Path) -> FitResult:
     """Fits a model and measures it; what `Place.run` asks for.
 
@@ -65,12 +81,11 @@ def run_model(job: Job, table: DataSet, parts: Split, place: Place, folder: Path
     interrupted. Prediction is timed for mean and 90 % interval, or for probabilities, of all test
     rows.
     """
-    model = MODELS[job.method.removesuffix(ON_CUDA)]
+    model = MODELS[base_name(job.method)]
     device = place.device if model.uses_device else "cpu"
     threads = torch.get_num_threads()
-    problem = Problem(
-        parts.x_train, parts.y_train, table.num_classes, job.split, device, threads
-    )  # fmt: skip
+    x, y = training_rows(job, parts)
+    problem = Problem(x, y, table.num_classes, job.split, device, threads)
     cuda = device.startswith("cuda")
     reset_peak()
     if cuda:

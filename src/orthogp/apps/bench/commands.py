@@ -8,13 +8,18 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from orthogp.apps import comma_separated
-from orthogp.apps.accuracy.commands import accuracy_command, accuracy_table_command
+from orthogp.apps import comma_separated, whole_numbers
+from orthogp.apps.accuracy.commands import (
+    accuracy_command,
+    accuracy_table_command,
+    time_to_density_command,
+)
 from orthogp.errors import ConfigurationError
 
 app = typer.Typer(help="Speed and accuracy beside other libraries.", no_args_is_help=True)
 app.command("accuracy")(accuracy_command)
 app.command("accuracy-table")(accuracy_table_command)
+app.command("time-to-density")(time_to_density_command)
 
 Inducing = Annotated[int, typer.Option(help="Inducing points |β|.")]
 Residual = Annotated[int, typer.Option(help="Residual points |γ|.")]
@@ -137,7 +142,7 @@ def bench_scaling(
         dtype=dtype,
         threads=threads,
     )
-    config = ScalingConfig(setup, counts(residuals), steps, repeats)
+    config = ScalingConfig(setup, whole_numbers(residuals), steps, repeats)
     result = measured(lambda say: scaling(config, say))
     show("A training step", "residual points", result, json_file)
     if plot is not None:
@@ -151,13 +156,6 @@ def bench_imports(repeats: Repeats = 7, json_file: Json = None) -> None:
 
     result = measured(lambda say: imports(ImportsConfig(repeats), say))
     show("Importing", "import", result, json_file)
-
-
-def counts(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in comma_separated(text))
-    except ValueError as error:
-        raise ConfigurationError(f"{text!r} is not a list of whole numbers") from error
 
 
 def interpreters(pairs: list[str] | None) -> dict[str, str]:
