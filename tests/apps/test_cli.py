@@ -5,6 +5,7 @@ import sys
 
 from typer.testing import CliRunner
 
+import orthogp
 from orthogp.apps.cli import app
 
 
@@ -18,6 +19,10 @@ def test_help_names_the_commands():
     assert all(name in offered for name in ("fit", "predict", "demo", "paper", "bench"))
     shown = CliRunner().invoke(app, ["bench", "--help"]).output
     assert all(name in shown for name in ("speed", "predict", "scaling", "imports"))
+
+
+def test_the_version_is_that_of_the_package():
+    assert CliRunner().invoke(app, ["--version"]).output == f"orthogp {orthogp.__version__}\n"
 
 
 def test_a_refusal_is_one_sentence():

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from orthogp import __version__
 from orthogp.apps.bench.commands import app as bench
 from orthogp.apps.demo import main as demo
 from orthogp.apps.paper.commands import app as paper
@@ -23,11 +24,21 @@ app.add_typer(paper, name="paper")
 app.add_typer(tabular)
 
 
+def _show_version(wanted: bool) -> bool:
+    if wanted:
+        print(f"orthogp {__version__}")
+        raise typer.Exit
+    return wanted
+
+
 @app.callback()
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show a refusal's traceback.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+    ] = False,
 ) -> None:
-    """Read by `main`: a refusal is caught outside of any command."""
+    """`main` reads `debug`: a refusal is caught outside of any command."""
 
 
 def main() -> None:
