@@ -2,8 +2,8 @@
 
     python benchmarks/optimisation/picture.py records.jsonl docs/assets/optimisation.png
 
-A line is the median of the seeds, the area around it is from the worst to the best of them. Seconds
-are drawn where every record has them. Also prints the medians at some numbers of evaluations.
+A line is the median of the seeds, the area around it is from the worst to the best of them. Also
+prints the medians at some numbers of evaluations.
 """
 
 import json
@@ -58,6 +58,8 @@ def draw(axes: Axes, models: dict[str, dict[int, Rounds]], name: str) -> None:
         if model not in models or (name == "seconds" and model == "random"):
             continue
         places, values = seeds_at(models[model], name)
+        if any(value is None for seeds in values for value in seeds):
+            continue
         middle = [median(v) for v in values]
         axes.plot(places, middle, color=COLOURS[model], label=NAMES[model], linewidth=1.6)
         ends = np.array([[min(v), max(v)] for v in values])
@@ -68,29 +70,21 @@ def draw(axes: Axes, models: dict[str, dict[int, Rounds]], name: str) -> None:
 def main() -> None:
     found = read(Path(sys.argv[1]))
     problems = [name for name in TITLES if name in found]
-    timed = all(
-        record["seconds"] is not None
-        for models in found.values()
-        for runs in models.values()
-        for rounds in runs.values()
-        for record in rounds.values()
-    )
-    figure = Figure(figsize=(4.2 * len(problems), 6.4 if timed else 3.8), layout="constrained")
-    panels = figure.subplots(1 + timed, len(problems), squeeze=False)
+    figure = Figure(figsize=(4.2 * len(problems), 6.4), layout="constrained")
+    panels = figure.subplots(2, len(problems), squeeze=False)
     for column, problem in zip(panels.T, problems, strict=True):
         draw(column[0], found[problem], "best")
         column[0].set_title(TITLES[problem], fontsize=11)
-        column[-1].set_xlabel("evaluations")
-        if timed:
-            draw(column[1], found[problem], "seconds")
-            column[1].set_yscale("log")
+        column[1].set_xlabel("evaluations")
+        column[1].set_yscale("log")
+        draw(column[1], found[problem], "seconds")
+        column[1].set_visible(bool(column[1].lines))
         for model, runs in found[problem].items():
             places, values = seeds_at(runs, "best")
             at = {n: round(median(v), 3) for n, v in zip(places, values, strict=True)}
             print(problem, model, len(runs), "seeds:", {n: at[n] for n in PRINTED if n in at})
     panels[0, 0].set_ylabel("best value so far")
-    if timed:
-        panels[1, 0].set_ylabel("seconds a round")
+    panels[1, 1].set_ylabel("seconds a round")
     handles, labels = max(
         (a.get_legend_handles_labels() for a in panels[0]), key=lambda h: len(h[0])
     )
