@@ -20,7 +20,8 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
-def pytest_runtest_logstart():
+@pytest.fixture(autouse=True, scope="module")
+def _shapes_are_checked():
     shape_checks.start_again()
 
 

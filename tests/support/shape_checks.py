@@ -1,4 +1,4 @@
-"""The check of shapes and types, in the first calls of each function in each test.
+"""The check of shapes and types, in the first calls of each function in each file of tests.
 
 A training run calls the same functions with the same shapes hundreds of times, and checking all of
 these calls takes longer than the run itself.
@@ -11,7 +11,7 @@ from functools import wraps
 
 from beartype import beartype
 
-CALLS = 5
+CALLS = 20
 _calls: dict[Callable, int] = {}
 _switched_off: list[Callable] = []
 

