@@ -66,7 +66,10 @@ def score(case: Case, train: np.ndarray, test: np.ndarray, transform: str | None
     wrong = gp.predict(X) != y if case.classes else (gp.predict(X) - y) ** 2
     error = np.mean(wrong) if case.classes else np.mean(wrong) ** 0.5
     changed = [row.column for row in gp.columns_ if row.treatment.startswith("skewed")]
-    changed += [f"{column.name} = {column.frequent:g}" for column in gp.columns_.plan.with_frequent]
+    changed += [
+        f"{column.name} = {column.frequent_value:g}"
+        for column in gp.columns_.plan.with_frequent_value
+    ]
     density = gp.log_density(X, y).mean()
     return f"{error:.4g} | {density:.3f} | {seconds:.1f} | {', '.join(changed)}"
 

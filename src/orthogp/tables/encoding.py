@@ -108,8 +108,8 @@ def number_inputs(plan: Plan, numbers: Matrix) -> Matrix:
         return numbers
     columns = list(zip(plan.numbers, numbers.T, strict=True))
     filled = [column.filled(values) for column, values in columns]
-    missing = [np.isnan(values) for column, values in columns if column.indicator]
-    frequent = [c.is_frequent(values) for c, values in columns if c.frequent is not None]
+    missing = [gaps[:, i] for i, column in enumerate(plan.numbers) if column.indicator]
+    frequent = [c.is_frequent(values) for c, values in columns if c.frequent_value is not None]
     found: Matrix = np.empty((len(numbers), len(filled) + len(missing) + len(frequent)))
     for place, values in enumerate([*filled, *missing, *frequent]):
         found[:, place] = values

@@ -167,7 +167,9 @@ def _with_frequent_value(column: NumberColumn, values: Matrix) -> NumberColumn:
     if found is None:
         return column
     value, share = found
-    return replace(column, frequent=value, reason=f"{column.reason}, {value:g} in {share:.0%}")
+    return replace(
+        column, frequent_value=value, reason=f"{column.reason}, {value:g} in {share:.0%}"
+    )
 
 
 def frequent_value(values: Matrix) -> tuple[float, float] | None:

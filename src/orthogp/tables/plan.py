@@ -30,8 +30,8 @@ class NumberColumn:
     """A missing value becomes the median; with `indicator` another input is 1 where it was.
 
     `kind` is number, or bool for truth values, which are 0 and 1. With a `transform` the input is a
-    monotone function of the number. With `frequent`, the value that much of the column has, another
-    input is 1 where the number is that."""
+    monotone function of the number. With a `frequent_value`, which much of the column has,
+    another input is 1 where the number is that."""
 
     name: str
     median: float
@@ -39,11 +39,11 @@ class NumberColumn:
     reason: str = ""
     kind: str = "number"
     transform: Monotone | None = None
-    frequent: float | None = None
+    frequent_value: float | None = None
 
     def is_frequent(self, values: Matrix) -> NDArray[np.bool_]:
         """Where the number, or the median in its place, is the frequent value."""
-        return np.where(np.isnan(values), self.median, values) == self.frequent
+        return np.where(np.isnan(values), self.median, values) == self.frequent_value
 
     def filled(self, values: Matrix) -> Matrix:
         """The input for numbers with NaN for gaps."""
@@ -165,14 +165,14 @@ class Plan:
     @property
     def plain(self) -> bool:
         """Whether every column is a number without an indicator: inputs are the columns."""
-        others = (self.levels, self.statistics, self.dates, self.dropped, self.with_frequent)
+        others = (self.levels, self.statistics, self.dates, self.dropped, self.with_frequent_value)
         changed = any(c.indicator or c.transform is not None for c in self.numbers)
         return not any(others) and not changed
 
     @property
-    def with_frequent(self) -> tuple[NumberColumn, ...]:
+    def with_frequent_value(self) -> tuple[NumberColumn, ...]:
         """The numbers of which one value is frequent."""
-        return tuple(c for c in self.numbers if c.frequent is not None)
+        return tuple(c for c in self.numbers if c.frequent_value is not None)
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
@@ -180,13 +180,13 @@ class Plan:
         indicators = [c.name for c in self.numbers if c.indicator]
         others = (*self.levels, *self.statistics, *self.dates)
         encoded = [c.name for c in others for _ in range(c.codes)]
-        frequent = [c.name for c in self.with_frequent]
+        frequent = [c.name for c in self.with_frequent_value]
         return (*(c.name for c in self.numbers), *indicators, *frequent, *encoded)
 
     @cached_property
     def groups(self) -> tuple[int, ...] | None:
         """The number of each input's lengthscale; None where every input has its own."""
-        indicators = sum(c.indicator for c in self.numbers) + len(self.with_frequent)
+        indicators = sum(c.indicator for c in self.numbers) + len(self.with_frequent_value)
         sizes = [1] * (len(self.numbers) + indicators)
         sizes += [column.codes for column in self.levels]
         for column in self.statistics:
@@ -240,7 +240,7 @@ def _number_column(value: Mapping[str, Any]) -> NumberColumn:
         _reason(value),
         _one_of(value.get("kind", "number"), ("number", "bool")),
         _transform(value.get("transform")),
-        None if value.get("frequent") is None else _finite(value["frequent"]),
+        None if value.get("frequent_value") is None else _finite(value["frequent_value"]),
     )
 
 

@@ -84,7 +84,7 @@ def transform_notes(plan: Plan) -> list[str]:
     """What was done to columns of numbers besides, in sentences for their owner."""
     found = {c.name: c.transform for c in plan.numbers if c.transform is not None}
     notes = [f"skewed, so transformed: {listed(list(found), found)}"] if found else []
-    frequent = {c.name: f"{c.frequent:g}" for c in plan.with_frequent}
+    frequent = {c.name: f"{c.frequent_value:g}" for c in plan.with_frequent_value}
     if frequent:
         notes.append(f"one value is frequent and has an input: {listed(list(frequent), frequent)}")
     return notes
@@ -136,7 +136,9 @@ def _row(column: AnyColumn) -> ColumnRow:
         kind = "boolean" if column.kind == "bool" else "number"
         how = "as it is" if column.transform is None else f"skewed: {column.transform}"
         how = how if column.kind == "number" else "0 and 1"
-        frequent = [] if column.frequent is None else [f"an indicator of {column.frequent:g}"]
+        frequent = (
+            [] if column.frequent_value is None else [f"an indicator of {column.frequent_value:g}"]
+        )
         inputs = 1 + column.indicator + len(frequent)
         return ColumnRow(name, kind, inputs, "; ".join([how, *gaps, *frequent]), reason)
     if isinstance(column, LevelColumn):
