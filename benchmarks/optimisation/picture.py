@@ -2,8 +2,9 @@
 
     python benchmarks/optimisation/picture.py records.jsonl docs/assets/optimisation.png
 
-A line is the median of the seeds, the area around it is from the worst to the best of them. Also
-prints the medians at some numbers of evaluations.
+A line is the median of the seeds, the area around it is from the worst to the best of them. Seconds
+are drawn of models whose records all have them. Also prints the medians at some numbers of
+evaluations.
 """
 
 import json
@@ -78,13 +79,13 @@ def main() -> None:
         column[1].set_xlabel("evaluations")
         column[1].set_yscale("log")
         draw(column[1], found[problem], "seconds")
+        column[1].set_ylabel("seconds a round")
         column[1].set_visible(bool(column[1].lines))
         for model, runs in found[problem].items():
             places, values = seeds_at(runs, "best")
             at = {n: round(median(v), 3) for n, v in zip(places, values, strict=True)}
             print(problem, model, len(runs), "seeds:", {n: at[n] for n in PRINTED if n in at})
     panels[0, 0].set_ylabel("best value so far")
-    panels[1, 1].set_ylabel("seconds a round")
     handles, labels = max(
         (a.get_legend_handles_labels() for a in panels[0]), key=lambda h: len(h[0])
     )
