@@ -13,6 +13,9 @@ import orthogp
 import orthogp.apps.cli
 import orthogp.apps.tabular.commands
 assert not {"torch", "sklearn", "pyarrow", "numpy"} & set(sys.modules)
+import orthogp.apps.paper.figures
+import orthogp.apps.paper.tables
+assert not {"matplotlib", "pandas"} & set(sys.modules)
 """
 
 HEAVY = """
@@ -27,7 +30,7 @@ before = settings()
 import orthogp.model, orthogp.posterior.optimum, orthogp.training
 assert settings() == before
 assert "rich" not in sys.modules
-import orthogp.apps.paper.figures, orthogp.apps.paper.tables, orthogp.plotting.pages
+import orthogp.plotting.pages
 assert "matplotlib" not in sys.modules
 import numpy as np
 from orthogp import OrthogonalGPRegressor

@@ -13,7 +13,7 @@ def comma_separated(text: str | None) -> list[str]:
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
-    """Those of a list on the command line."""
+    """The whole numbers of a list on the command line."""
     try:
         return tuple(int(part) for part in comma_separated(text))
     except ValueError as error:

@@ -35,7 +35,8 @@ def _show_version(wanted: bool) -> bool:
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show a refusal's traceback.")] = False,
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """`main` reads `debug`: a refusal is caught outside of any command."""

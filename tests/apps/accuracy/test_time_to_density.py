@@ -29,11 +29,15 @@ def made(method: str, density: float, seconds: float, status="done") -> Record:
 
 
 def test_jobs_have_the_fewest_rows_first_and_then_all() -> None:
-    found = jobs_by_rows([(job("svgp-cuda"), "regression")], [50, 7])
+    items = [(job("svgp-cuda"), "regression")]
+    found = jobs_by_rows(items, [50, 7], {"waves": 60})
     assert [j.method for j, _ in found] == ["svgp-cuda@7", "svgp-cuda@50", "svgp-cuda"]
     assert {base_name(j.method) for j, _ in found} == {"svgp"}
+    # As many rows as there are is the last of them.
+    found = jobs_by_rows(items, [50, 7], {"waves": 50})
+    assert [j.method for j, _ in found] == ["svgp-cuda@7", "svgp-cuda"]
     with pytest.raises(ConfigurationError, match="expected whole numbers from 1"):
-        jobs_by_rows([], [0])
+        jobs_by_rows([], [0], {})
 
 
 def test_rows_are_drawn_by_the_split() -> None:
@@ -83,7 +87,7 @@ def test_the_command(data: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(MODELS, "lightgbm", quick)
     command = [
         "bench", "time-to-density", "--data-dir", str(data), "--out", str(tmp_path / "out"),
-        "--models", "lightgbm", "--rows", "30,60", "--densities", "-1.6,5",
+        "--models", "lightgbm", "--rows", "30,60,600", "--densities", "-1.6,5",
     ]  # fmt: skip
     found = CliRunner().invoke(app, command)
     assert found.exit_code == 0, found.output

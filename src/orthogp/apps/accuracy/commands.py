@@ -13,12 +13,10 @@ from orthogp.errors import ConfigurationError
 if TYPE_CHECKING:
     from orthogp.apps.paper.records import Job
 
-
 DataSets = Annotated[str | None, typer.Option(help="Comma-separated; all by default.")]
 Models = Annotated[
     str | None, typer.Option(help="Comma-separated; all that are installed by default.")
 ]
-Splits = Annotated[int, typer.Option(help="How many: 3 means splits 0, 1 and 2.")]
 Device = Annotated[
     str, typer.Option(help="cpu or cuda; trees and GPBoost run on the CPU whatever it is.")
 ]
@@ -29,7 +27,7 @@ def accuracy_command(
     data_dir: DataDir = None,
     datasets: DataSets = None,
     models: Models = None,
-    splits: Splits = 1,
+    splits: Annotated[int, typer.Option(help="How many: 3 means splits 0, 1 and 2.")] = 1,
     device: Device = "cpu",
     jobs: Annotated[int, typer.Option(help="Jobs at a time; times are rough with several.")] = 1,
 ) -> None:
@@ -60,6 +58,7 @@ def time_to_density_command(
     """Seconds until each model reaches a log density, with as many rows as that takes."""
     from orthogp.apps.accuracy.standings import to_markdown
     from orthogp.apps.accuracy.time_to_density import density_tables, jobs_by_rows
+    from orthogp.apps.paper.datasets import load, training_count
     from orthogp.apps.paper.records import read_records
     from orthogp.apps.paper.tables import print_table
     from orthogp.execution.files import write_atomically
@@ -67,8 +66,11 @@ def time_to_density_command(
     console = Console(soft_wrap=True, highlight=False, markup=False)
     folder = require_data_dir(data_dir)
     sizes, levels = whole_numbers(rows), [_number(part) for part in comma_separated(densities)]
-    items = jobs_by_rows(_items(console, folder, datasets, models, 1, device), sizes)
-    good = _run(console, items, out, folder, device, 1)
+    items = _items(console, folder, datasets, models, 1, device)
+    named = {job.dataset: task for job, task in items}
+    most = {name: training_count(len(load(folder, task, name).y)) for name, task in named.items()}
+    items = jobs_by_rows(items, sizes, most)
+    succeeded = _run(console, items, out, folder, device, 1)
     wanted = {job for job, _ in items}
     tables = density_tables([r for r in read_records(out) if r.job in wanted], levels)
     for table in tables:
@@ -76,7 +78,7 @@ def time_to_density_command(
     path = output_folder(out) / "tables" / "time-to-density.md"
     write_atomically(path, ["\n".join(map(to_markdown, tables)).encode()])
     console.print(str(path))
-    if not good:
+    if not succeeded:
         raise typer.Exit(1)
 
 

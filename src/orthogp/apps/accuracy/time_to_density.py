@@ -4,7 +4,7 @@ A fit to some of the rows takes less time, and may be good enough. Each model is
 more of them, and the quickest of its fits that reaches a log density counts.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from orthogp.apps.accuracy.job import EXPERIMENTS, ROWS_MARK, base_name
 from orthogp.apps.accuracy.models import MODELS
@@ -17,15 +17,23 @@ from orthogp.errors import ConfigurationError
 BELOW_BEST = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02)
 
 
-def jobs_by_rows(items: Iterable[tuple[Job, str]], sizes: Sequence[int]) -> list[tuple[Job, str]]:
-    """Each job with so many of its rows, the fewest first, and then with all of them."""
+def jobs_by_rows(
+    items: Iterable[tuple[Job, str]], sizes: Sequence[int], most: Mapping[str, int]
+) -> list[tuple[Job, str]]:
+    """Each job with so many of its rows, the fewest first, and then with all of them.
+
+    `most` has the number of training rows of every data set; sizes that are no fewer are left out.
+    """
     if any(size < 1 for size in sizes):
         raise ConfigurationError(f"--rows is {list(sizes)}; expected whole numbers from 1")
-    return [
-        (Job(job.experiment, job.dataset, f"{job.method}{mark}", job.split), task)
-        for job, task in items
-        for mark in (*(f"{ROWS_MARK}{size}" for size in sorted(sizes)), "")
-    ]
+    found = []
+    for job, task in items:
+        marks = [f"{ROWS_MARK}{size}" for size in sorted(sizes) if size < most[job.dataset]]
+        found += [
+            (Job(job.experiment, job.dataset, f"{job.method}{mark}", job.split), task)
+            for mark in (*marks, "")
+        ]
+    return found
 
 
 def density_tables(records: Iterable[Record], densities: Sequence[float] = ()) -> list[ResultTable]:

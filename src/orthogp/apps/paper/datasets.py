@@ -106,8 +106,7 @@ def split_dataset(table: DataSet, seed: int, limit: int | None = None) -> Split:
     if limit is not None and limit < 2:
         raise ConfigurationError(f"limit is {limit}; expected at least 2, a row for each part")
     order = np.random.default_rng(seed).permutation(len(table.y))[:limit]
-    tests = max(1, len(order) // 10)
-    test, train = order[:tests], order[tests:]
+    test, train = np.split(order, [len(order) - training_count(len(order))])
     x_train, x_test = table.X[train], table.X[test]
     y_train, y_test = table.y[train], table.y[test]
     _standardise(x_train, x_test, f"X of {table.name}")
@@ -115,6 +114,11 @@ def split_dataset(table: DataSet, seed: int, limit: int | None = None) -> Split:
     if table.task == "regression":
         mean, scale = _standardise(y_train[:, None], y_test[:, None], f"y of {table.name}")
     return Split(x_train, y_train, x_test, y_test, float(mean), float(scale))
+
+
+def training_count(rows: int) -> int:
+    """How many of so many rows a split trains on."""
+    return rows - max(1, rows // 10)
 
 
 def _standardise(train: NDArray[Any], test: NDArray[Any], name: str) -> tuple[Any, Any]:
