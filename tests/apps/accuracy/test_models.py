@@ -99,14 +99,25 @@ def test_the_exact_gp_is_the_formula(monkeypatch) -> None:
     np.testing.assert_allclose(found.deviation**2, variance, rtol=1e-4)
 
 
+def test_an_exact_gp_with_room_for_a_step_of_fewer_rows_predicts_with_all(monkeypatch) -> None:
+    problem = cases.regression_problem()
+    monkeypatch.setattr(gpytorch_models, "SUBSET_ROWS", 20)
+    monkeypatch.setattr(gpytorch_models, "rows_of_adam", lambda rows, device: 30)
+    fitted = MODELS["exact-gp"].fit(problem)
+    assert (fitted.settings["subset_rows"], fitted.settings["adam_rows"]) == (20, 30)
+    noise = np.sqrt(fitted.settings["noise"])
+    # Next to a row that it has been given, a prediction is almost as certain as the noise allows.
+    assert (fitted.predict(problem.x).deviation < 1.5 * noise).all()
+
+
 def test_an_exact_gp_without_room_is_refused(monkeypatch) -> None:
     with pytest.raises(ConfigurationError, match="hours without a GPU"):
-        gpytorch_models.exact_dtype(100_000, "cpu")
+        gpytorch_models.rows_of_adam(100_000, "cpu")
     monkeypatch.setattr(gpytorch_models, "free_bytes", lambda device: 2**30)
-    assert str(gpytorch_models.exact_dtype(2000, "cpu")) == "torch.float64"
-    assert str(gpytorch_models.exact_dtype(4000, "cuda")) == "torch.float32"
+    assert gpytorch_models.rows_of_adam(2000, "cpu") == 2000
+    assert gpytorch_models.rows_of_adam(4000, "cuda") == 2962
     with pytest.raises(ConfigurationError, match=r"5,000 rows needs about 1 GiB, and 1 GiB"):
-        gpytorch_models.exact_dtype(5000, "cuda")
+        gpytorch_models.rows_of_adam(5000, "cuda")
 
 
 def test_the_svgp_learns(monkeypatch) -> None:

@@ -24,9 +24,9 @@ CHUNK_ROWS = 1000
 # The exact GP: L-BFGS on a subset, which gets close, then Adam on all rows.
 SUBSET_ROWS, SUBSET_ITERATIONS = 2000, 100
 EXACT_STEPS, EXACT_RATE = 30, 0.03
-# Matrices of n × n that a step of Adam holds at once (12.2 measured), and the share of free memory
-# it may take.
-MATRICES, MEMORY_SHARE = 13, 0.85
+# Matrices of n × n that a step of Adam holds at once (12.2 measured), those of the posterior, and
+# the share of free memory they may take.
+STEP_MATRICES, POSTERIOR_MATRICES, MEMORY_SHARE = 13, 6, 0.85
 # A step of more rows takes minutes without a GPU.
 MOST_ROWS_ON_CPU = 5000
 # The SVGP.
@@ -69,10 +69,14 @@ def new_likelihood() -> GaussianLikelihood:
 
 
 def fit_exact_gp(problem: Problem) -> FittedModel:
-    """Exact regression on all rows by Cholesky factors, refused where memory does not allow it."""
+    """Exact regression on all rows by Cholesky factors, refused where memory does not allow it.
+
+    In float64: with tens of thousands of rows a factor in float32 fails. Where memory has room for
+    the posterior of all rows but not for a step of Adam on them, that has fewer rows.
+    """
     rows = len(problem.y)
-    dtype = exact_dtype(rows, problem.device)
-    x, y = _tensors(problem, dtype)
+    rows_of_step = rows_of_adam(rows, problem.device)
+    x, y = _tensors(problem, torch.float64)
     likelihood = new_likelihood().to(x)
     order = torch.randperm(rows, generator=torch.Generator().manual_seed(problem.seed))
     chosen = order[:SUBSET_ROWS].to(x.device)
@@ -82,11 +86,14 @@ def fit_exact_gp(problem: Problem) -> FittedModel:
     ):  # fmt: skip
         _minimise(model, likelihood)
         if rows > SUBSET_ROWS:
-            model.set_train_data(x, y, strict=False)
+            chosen = order[:rows_of_step].to(x.device)
+            model.set_train_data(x[chosen], y[chosen], strict=False)
             _descend(model, likelihood)
+    model.set_train_data(x, y, strict=False)
     settings = {
-        "dtype": str(dtype).removeprefix("torch."),
+        "dtype": "float64",
         "subset_rows": min(rows, SUBSET_ROWS),
+        "adam_rows": rows_of_step if rows > SUBSET_ROWS else 0,
         "lbfgs_iterations": SUBSET_ITERATIONS,
         "adam_steps": EXACT_STEPS if rows > SUBSET_ROWS else 0,
         "learning_rate": EXACT_RATE,
@@ -95,27 +102,29 @@ def fit_exact_gp(problem: Problem) -> FittedModel:
     return FittedModel(_predictor(model, likelihood, x, rows + 1), settings)
 
 
-def exact_dtype(rows: int, device: str) -> torch.dtype:
-    """float64 where memory allows, else float32; more rows than that are refused."""
+def rows_of_adam(rows: int, device: str) -> int:
+    """How many of the rows memory has room for in a step; too many for a posterior are refused."""
     if device == "cpu" and rows > MOST_ROWS_ON_CPU:
         raise ConfigurationError(
             f"an exact GP of {rows:,} rows takes hours without a GPU; expected at most "
             f"{MOST_ROWS_ON_CPU:,} rows, or --device cuda"
         )
     free = free_bytes(device)
-    for dtype in (torch.float64, torch.float32):
-        if MATRICES * rows**2 * dtype.itemsize <= MEMORY_SHARE * free:
-            return dtype
-    need = MATRICES * rows**2 * torch.float32.itemsize / 2**30
-    raise ConfigurationError(
-        f"an exact GP of {rows:,} rows needs about {need:,.0f} GiB, and {free / 2**30:,.0f} GiB "
-        f"are free on {device}"
-    )
+    need = POSTERIOR_MATRICES * rows**2 * torch.float64.itemsize
+    if need > MEMORY_SHARE * free:
+        raise ConfigurationError(
+            f"an exact GP of {rows:,} rows needs about {need / 2**30:,.0f} GiB, and "
+            f"{free / 2**30:,.0f} GiB are free on {device}"
+        )
+    matrix = MEMORY_SHARE * free / (STEP_MATRICES * torch.float64.itemsize)
+    return min(rows, math.isqrt(int(matrix)))
 
 
 def free_bytes(device: str) -> int:
     """Memory that is free on the device now."""
     if device.startswith("cuda"):
+        # What torch keeps of earlier fits is free too.
+        torch.cuda.empty_cache()
         return torch.cuda.mem_get_info(device)[0]
     with open("/proc/meminfo") as file:
         found = dict(line.split(":") for line in file)
