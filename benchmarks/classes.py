@@ -1,9 +1,9 @@
 """Robust-max and softmax side by side: the classifier's likelihoods for more than two classes.
 
     python benchmarks/classes.py --data-dir DIR --datasets waveform,pendigits \
-        [--rows 2000] [--validation-fraction 0]
+        [--rows 2000] [--validation-fraction 0] [--likelihoods softmax]
 
-Both fits have the same training rows, points and seed, and every other setting at its default.
+The fits have the same training rows, points and seed, and every other setting at its default.
 """
 
 import argparse
@@ -15,7 +15,6 @@ import numpy as np
 from orthogp import OrthogonalGPClassifier
 from orthogp.apps.paper.datasets import load, split_dataset
 
-LIKELIHOODS = ("robustmax", "softmax")
 MOST_TEST_ROWS = 5000
 
 
@@ -24,6 +23,7 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--datasets", required=True)
     parser.add_argument("--rows", type=int, default=2000)
+    parser.add_argument("--likelihoods", default="robustmax,softmax")
     parser.add_argument("--validation-fraction", type=float, default=0.1)
     parser.add_argument("--device")
     asked = parser.parse_args()
@@ -34,7 +34,7 @@ def main() -> None:
         X, y = part.x_train[: asked.rows], part.y_train[: asked.rows]
         known = np.isin(part.y_test, y)
         X_test, y_test = part.x_test[known][:MOST_TEST_ROWS], part.y_test[known][:MOST_TEST_ROWS]
-        for likelihood in LIKELIHOODS:
+        for likelihood in asked.likelihoods.split(","):
             start = time.perf_counter()
             gp = OrthogonalGPClassifier(
                 likelihood=likelihood, validation_fraction=asked.validation_fraction,

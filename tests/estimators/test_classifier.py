@@ -122,3 +122,15 @@ def test_rows_are_held_out_only_to_stop_early():
     assert steps == [None]
     stopping = small(max_steps=5, early_stopping=True, n_neighbors=0).fit(X, TWO)
     assert stopping.history_[0]["held_out"] < 0
+
+
+def test_a_small_table_is_calibrated_by_rows_without_their_own_sites():
+    """Labels without noise: a posterior that was learned from few rows is less sure than it may."""
+    new = np.random.default_rng(1).uniform(-2, 2, size=(500, 2))
+    truth = np.where(np.sin(2 * new[:, 0]) + new[:, 1] > 0, "yes", "no")
+    calibrated, plain = (small(validation_fraction=f).fit(X, TWO) for f in (0.1, None))
+    assert calibrated.log_density(new, truth).mean() > plain.log_density(new, truth).mean() + 0.02
+    # Rows held out would be too few: the model is the same.
+    np.testing.assert_array_equal(
+        *(gp.model_.basis.a_gamma.detach().numpy() for gp in (calibrated, plain))
+    )

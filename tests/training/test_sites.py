@@ -7,9 +7,10 @@ import torch
 
 from orthogp.likelihoods import Bernoulli, Gaussian, RobustMax, Softmax, as_likelihood
 from orthogp.model import VariationalGP, build_basis
-from orthogp.training import Rows, sites
+from orthogp.posterior.optimum import leave_one_out
+from orthogp.training import Rows, TrainingConfig, fit, sites
 from orthogp.training.left_out import left_out_moments
-from orthogp.training.sites import learn_residual_process, site_gradients
+from orthogp.training.sites import learn_residual_process, left_out_latents, site_gradients
 from problems import default_sum
 
 N, D = 600, 2
@@ -165,3 +166,48 @@ def test_rows_trained_on_count_as_held_out_ones():
     # Those that are no better predicted stay as they are.
     known = sites._Sites.of(likelihood, rows, 0.1 * sign, variance)
     assert torch.equal(sites._as_held_out(known, held, torch.Generator()).mean, 0.1 * sign)
+
+
+def trained(rows: Rows, likelihood, beta, gamma) -> VariationalGP:
+    """q at the optimum of the bound, at these points."""
+    kernel, count = default_sum(D).double(), likelihood.num_latents
+    basis = build_basis(
+        "orthogonal", kernel, beta.double(), gamma.double(), count, "natural", "unwhitened", 1e-8
+    )
+    model = VariationalGP(kernel, likelihood, basis, jitter=1e-8).double()
+    rule = {"residual_rule": "exact", "residual_step": 0.5} if len(gamma) else {}
+    config = TrainingConfig(
+        max_steps=60, batch_size=len(rows), natural_step=0.5, natural_warmup=0, schedule="constant",
+        schedule_warmup=0, train_hyperparameters=False, train_points=False, **rule,
+    )  # fmt: skip
+    fit(model, rows, config)
+    return model
+
+
+def test_without_its_site_a_row_is_predicted_as_by_the_exact_process_of_the_others():
+    x = labels(1.0).x[:40].double()
+    rows = Rows(x, x.sin().sum(1))
+    model = trained(rows, Gaussian().double(), x, x[:0])
+    noise = model.likelihood.likelihood.noise.detach().expand(1, 40)
+    mean, variance = leave_one_out(model.covariance, x, rows.y.unsqueeze(0), noise)
+    found = left_out_latents(model, rows)
+    torch.testing.assert_close(found[0], mean, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(found[1], variance, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("count", [40, 20], ids=["all rows are beta", "half are gamma"])
+def test_without_its_site_a_row_is_predicted_as_by_a_fit_to_the_others(count):
+    """To first order in what it changes of the sites of the others; a row that is a γ is moved
+    further, as if no other γ were near it."""
+    rows = labels(1.0).map(lambda t: t[:40])
+    beta, gamma = rows.x[:count], rows.x[count:]
+    model = trained(rows, Bernoulli(), beta, gamma)
+    mean, variance = left_out_latents(model, rows)
+    with_it, _ = model.predict(rows.x.double())
+    for i in (0, 7, 25, 38):
+        others = rows.map(lambda t, i=i: torch.cat([t[:i], t[i + 1 :]]))
+        alone = trained(others, Bernoulli(), beta, gamma)
+        exact, spread = (t[0, i] for t in alone.predict(rows.x.double()))
+        share = (with_it[0, i] - mean[0, i]) / (with_it[0, i] - exact)
+        assert 0.9 < share < (1.15 if i < count else 2.0)
+        torch.testing.assert_close(variance[0, i], spread, rtol=0.05, atol=0.0)

@@ -44,7 +44,7 @@ from orthogp.training import (
     latents_at,
     solvable,
 )
-from orthogp.training.sites import ResidualProcess
+from orthogp.training.sites import ResidualProcess, left_out_latents
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class StepFit:
             rows = rows.map(lambda t: t[:: math.ceil(len(t) / COMPARED_ROWS)])
             warn_if_nothing_learned(model.likelihood, rows.y, *latents_at(model, rows.x))
         process = self._residual_process(model, interrupted)
-        calibration = self._calibration(model, process)
+        calibration = self._calibration(model, process, interrupted)
         if self._trains_on_all and not interrupted:
             config = self._config(start, len(self.data.bound_rows))
             self._train_on_all(model, config, result.steps)
@@ -151,18 +151,31 @@ class StepFit:
         return residual_process(self.settings, self.data, model, self.prior[2], self.generator)
 
     def _calibration(
-        self, model: VariationalGP, process: ResidualProcess | None
+        self, model: VariationalGP, process: ResidualProcess | None, interrupted: bool
     ) -> Calibration | LatentScales:
         """Learned from the rows held out, given near rows among the others."""
         train, held_out = self.data.train, self.data.held_out
         if held_out is None:
-            return self.identity if self.before is None else self.before.calibration
+            return self._calibration_by_left_out_rows(model, interrupted)
         if process is not None and isinstance(train, Rows):
             model.near = site_rows(self.settings, process, model, train, self._previous)
         moments = latents_at(model, held_out.x)
         # Training moves all parameters of a model.
         model.near = None
         return current_team().agree(self.calibrate(model.likelihood, held_out.y, *moments))
+
+    def _calibration_by_left_out_rows(
+        self, model: VariationalGP, interrupted: bool
+    ) -> Calibration | LatentScales:
+        """Where held-out rows would be too few, rows tell how they are predicted without their own
+        sites, which are those of the optimum; else that of the fit before, if any."""
+        train, asked = self.data.train, bool(self.settings["validation_fraction"])
+        optimal = not interrupted and not self.adds and not model.likelihood.gaussian
+        if not (asked and optimal and isinstance(train, Rows)):
+            return self.identity if self.before is None else self.before.calibration
+        rows = train.map(lambda t: t[:: math.ceil(len(t) / COMPARED_ROWS)])
+        moments = left_out_latents(model, rows)
+        return current_team().agree(self.calibrate(model.likelihood, rows.y, *moments))
 
     def _train_on_all(self, model: VariationalGP, config: TrainingConfig, steps: int) -> None:
         """q for all rows, once those held out have served to calibrate: solved, or a short run."""

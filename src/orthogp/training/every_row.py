@@ -144,6 +144,7 @@ class _Trial:
     """
 
     weights: Float[Tensor, "c n"]
+    converged: bool
     count: int
     on_beta: bool
     left_out: LeftOut
@@ -178,8 +179,18 @@ class RowTable:
         left_out = self.left_out(self.chosen, *predictor.leave_one_out(self.chosen))
         return Conditioned(self._model(near), predictor, left_out)
 
-    def without_some(self, count: int, on_beta: bool, max_products: int, deadline: float) -> _Trial:
-        """All rows but some in the mean, near rows for what is left: a prediction of those some."""
+    def without_some(
+        self,
+        count: int,
+        on_beta: bool,
+        max_products: int,
+        deadline: float,
+        start: Float[Tensor, "c n"] | None = None,
+    ) -> _Trial:
+        """All rows but some in the mean, near rows for what is left: a prediction of those some.
+
+        The search for weights begins at those in `start`.
+        """
         num_rows = len(self.rows)
         enough = max(num_rows // 10, min(FEWEST_TOGETHER, num_rows // 3), 1)
         absent = self.chosen[: min(MOST_TOGETHER, enough)]
@@ -187,7 +198,9 @@ class RowTable:
         is_there[absent] = False
         rows = _part(self.observed, is_there)
         features = replace(self.features, W=self.features.W[is_there])
-        found = self._solve(rows, features, max_products, 0.5 * (time.monotonic() + deadline))
+        start = None if start is None else start[:, is_there]
+        half_time = 0.5 * (time.monotonic() + deadline)
+        found = self._solve(rows, features, max_products, half_time, start)
         covariance, x = self.model.covariance, self.rows.x[absent]
 
         def from_others(y: Float[Tensor, "c n"]) -> tuple[Tensor, Tensor]:
@@ -203,11 +216,18 @@ class RowTable:
         weights[:, is_there] = found.weights
         left_out = self.left_out(absent, mean, variance)
         by_near_rows = self.left_out(absent, *from_others(rows.y))
-        return _Trial(weights, count, on_beta, left_out, by_near_rows)
+        return _Trial(weights, found.converged, count, on_beta, left_out, by_near_rows)
 
     def with_all_rows(self, trial: _Trial, max_products: int, deadline: float) -> Conditioned:
-        """All rows in the mean, from where a trial has led, and near rows for what is left."""
+        """All rows in the mean, from where a trial has led, and near rows for what is left.
+
+        Weights that had not converged in the trial are better now, so that it would calibrate by
+        errors that are too large: it goes on from these.
+        """
         found = self._solve(self.observed, self.features, max_products, deadline, trial.weights)
+        if not trial.converged and time.monotonic() < deadline:
+            products = max(1, max_products // 2)
+            trial = self.without_some(trial.count, trial.on_beta, products, deadline, found.weights)
         near = self.near_rows(found.residual, trial.count, on_mean=True, on_beta=trial.on_beta)
         model, predictor = self._model(near), self._predictor(near)
         _set_all_rows(model, self.observed, found)

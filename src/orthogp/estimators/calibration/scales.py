@@ -27,6 +27,8 @@ MOST_LATENTS = 2**16
 # The prior standard deviation of the logarithm of a latent scale: a hundred labels without a
 # mistake would else ask for any certainty.
 PRIOR_SPREAD = 0.5
+# So many standard errors must the mean gain of latent scales be above zero.
+ERRORS = 2.0
 
 
 class VarianceScales(NamedTuple):
@@ -146,7 +148,7 @@ def fit_latent_scales(
     mean: Float[Tensor, "c n"],
     variance: Float[Tensor, "c n"],
 ) -> LatentScales:
-    """The most probable τ and κ, each within e^±10; (1, 1) unless they gain enough.
+    """The most probable τ and κ, each within e^±10; (1, 1) unless they gain more than by chance.
 
     Labels are random with the probability `RANDOM_ROWS` / n.
     """
@@ -156,20 +158,20 @@ def fit_latent_scales(
     if count < SMALLEST_SAMPLE:
         return LatentScales()
 
-    def loss(logs: Tensor) -> Tensor:
+    def densities(logs: Tensor) -> Tensor:
         scales = LatentScales(*logs.clamp(-LIMIT, LIMIT).exp(), random=random)  # pyright: ignore
-        density = scales.log_density(likelihood, y, mean, variance).mean()
-        return 0.5 * (logs / PRIOR_SPREAD).square().sum() / count - density
+        return scales.log_density(likelihood, y, mean, variance)
 
     @torch.enable_grad()
     def with_gradient(values: np.ndarray) -> tuple[float, np.ndarray]:
         logs = torch.from_numpy(values).requires_grad_()
-        value = loss(logs)
+        value = 0.5 * (logs / PRIOR_SPREAD).square().sum() / count - densities(logs).mean()
         return value.item(), torch.autograd.grad(value, [logs])[0].numpy()
 
     found = _minimise(with_gradient, np.zeros(2))
-    gain = loss(torch.zeros(2, dtype=torch.float64)) - loss(torch.from_numpy(found))
-    if not _improves(gain.item(), count, 2):
+    gains = densities(torch.from_numpy(found)) - densities(torch.zeros(2, dtype=torch.float64))
+    # Written so that NaN is no gain.
+    if not gains.mean() > ERRORS * gains.std() / count**0.5:
         return LatentScales(random=random)
     return LatentScales(*_exp_within(found, -LIMIT, LIMIT)[0].tolist(), random=random)
 
