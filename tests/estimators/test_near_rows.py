@@ -1,5 +1,7 @@
 """Fits in which every row counts: near rows, all rows, and the exact process of small tables."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from orthogp import OrthogonalGPRegressor
 from orthogp.errors import ConfigurationError, FileError
 from orthogp.estimators import near_rows, near_settings
 from orthogp.posterior import NearPredictor
-from orthogp.training import every_row, predictive
+from orthogp.training import Rows, every_row, predictive
 
 ROWS = 400
 
@@ -264,6 +266,25 @@ def test_products_with_all_rows_are_limited(held, monkeypatch):
     monkeypatch.setattr(every_row, "MOST_PRODUCTS", {"cpu": 50})
     counts = {n: every_row._affordable_products(torch.zeros(n, 2)) for n in (10, 100, 200)}
     assert counts == {10: 50, 100: 50 if held else 30, 200: 7}
+
+
+def test_what_calibrates_all_rows_in_the_mean_has_gone_as_far_as_they_have():
+    smooth = np.sin(2.0 * X[:, 0])
+    gp = regressor(n_inducing=3, n_residual=0).fit(X, smooth)
+    x = gp._fitted.standardised(X)
+    rows = Rows(x, torch.as_tensor(smooth, dtype=x.dtype))
+    found = every_row.RowTable(gp.model_.without_near_rows(), rows, torch.arange(ROWS))
+
+    def score(left_out):
+        return -float((left_out.y - left_out.mean[0]).square().mean())
+
+    short = found.without_some(2, False, 3, math.inf)
+    assert not short.converged
+    after = score(found.with_all_rows(short, 60, math.inf, score).left_out)
+    assert after > 0.5 * score(short.left_out)
+    # A single product leads nowhere from weights of which some are gone.
+    worse = found.with_all_rows(short, 2, math.inf, score).left_out
+    assert score(worse) >= score(short.left_out)
 
 
 def test_near_rows_may_do_without_inducing_points(tmp_path):

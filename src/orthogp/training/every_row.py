@@ -123,7 +123,7 @@ def condition_on_rows(
     assert isinstance(near, NearRows)
     trial = table.without_some(near.count, near.on_beta, products, deadline)
     if all_rows or score(trial.left_out) > score(trial.by_near_rows) + LEAST_GAIN:
-        return table.with_all_rows(trial, products, deadline)
+        return table.with_all_rows(trial, products, deadline, score)
     return best
 
 
@@ -218,7 +218,9 @@ class RowTable:
         by_near_rows = self.left_out(absent, *from_others(rows.y))
         return _Trial(weights, found.converged, count, on_beta, left_out, by_near_rows)
 
-    def with_all_rows(self, trial: _Trial, max_products: int, deadline: float) -> Conditioned:
+    def with_all_rows(
+        self, trial: _Trial, max_products: int, deadline: float, score: Score
+    ) -> Conditioned:
         """All rows in the mean, from where a trial has led, and near rows for what is left.
 
         Weights that had not converged in the trial are better now, so that it would calibrate by
@@ -227,7 +229,9 @@ class RowTable:
         found = self._solve(self.observed, self.features, max_products, deadline, trial.weights)
         if not trial.converged and time.monotonic() < deadline:
             products = max(1, max_products // 2)
-            trial = self.without_some(trial.count, trial.on_beta, products, deadline, found.weights)
+            again = self.without_some(trial.count, trial.on_beta, products, deadline, found.weights)
+            # With few products it may not come as far as it was.
+            trial = max(trial, again, key=lambda t: score(t.left_out))
         near = self.near_rows(found.residual, trial.count, on_mean=True, on_beta=trial.on_beta)
         model, predictor = self._model(near), self._predictor(near)
         _set_all_rows(model, self.observed, found)
