@@ -9,8 +9,8 @@ from orthogp.likelihoods import Bernoulli, Gaussian, RobustMax, Softmax, as_like
 from orthogp.model import VariationalGP, build_basis
 from orthogp.posterior.optimum import leave_one_out
 from orthogp.training import Rows, TrainingConfig, fit, sites
-from orthogp.training.left_out import left_out_moments
-from orthogp.training.sites import learn_residual_process, left_out_latents, site_gradients
+from orthogp.training.left_out import left_out_latents, left_out_moments
+from orthogp.training.sites import learn_residual_process, site_gradients
 from problems import default_sum
 
 N, D = 600, 2

@@ -44,7 +44,8 @@ from orthogp.training import (
     latents_at,
     solvable,
 )
-from orthogp.training.sites import ResidualProcess, left_out_latents
+from orthogp.training.left_out import left_out_latents
+from orthogp.training.sites import ResidualProcess
 
 
 @dataclass(frozen=True)
@@ -167,11 +168,11 @@ class StepFit:
     def _calibration_by_left_out_rows(
         self, model: VariationalGP, interrupted: bool
     ) -> Calibration | LatentScales:
-        """Where held-out rows would be too few, rows tell how they are predicted without their own
-        sites, which are those of the optimum; else that of the fit before, if any."""
+        """Learned from all rows, each predicted without its own site, where held-out rows would be
+        too few; otherwise that of the fit before, if any. Sites are those of a finished fit."""
         train, asked = self.data.train, bool(self.settings["validation_fraction"])
-        optimal = not interrupted and not self.adds and not model.likelihood.gaussian
-        if not (asked and optimal and isinstance(train, Rows)):
+        has_sites = not interrupted and not self.adds and not model.likelihood.gaussian
+        if not (asked and has_sites and isinstance(train, Rows)):
             return self.identity if self.before is None else self.before.calibration
         rows = train.map(lambda t: t[:: math.ceil(len(t) / COMPARED_ROWS)])
         moments = left_out_latents(model, rows)

@@ -46,8 +46,6 @@ MOST_JUDGED, ERRORS = 5000, 2.0
 LEAST_LOG_DENSITY = -20.0
 # Rows whose expected log-likelihoods are differentiated at a time.
 CHUNK = 4096
-# The least of 1 − λ p: at the optimum it is positive, before that it need not be.
-LEAST_SHARE = 0.1
 # The largest ρ, and how often the interval that holds it is halved.
 LARGEST_SHIFT, HALVINGS = 4.0, 20
 
@@ -340,34 +338,6 @@ def site_gradients(
             value = value * chunk.weight.to(m)
         parts += torch.autograd.grad(value.sum(), [m])
     return torch.cat(parts, dim=1)
-
-
-def left_out_latents(
-    model: VariationalGP, rows: Rows
-) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
-    """Mean and variance of the latents of rows, each without what its own site has contributed.
-
-    With g the gradient of a row's expected log-likelihood by the mean and λ = −2 times that by the
-    variance, the site adds λ w wᵀ to the precision of ν. Of s = c + p, with c = k_xx − wᵀw and
-    p = wᵀ S̃ w, it changes p alone: to p₋ = p / (1 − λ p). The mean without it is m − (p₋ + c) g,
-    where c g is the most that a row gives itself by a γ of its own. Exact where all rows are β and
-    the noise is Gaussian.
-    """
-    basis, x = model.basis, rows.x.to(model.basis.beta.device, torch.float64)
-    mean, variance = (t.double() for t in latents_at(model, x))
-    m, s = (t.detach().clone().requires_grad_() for t in (mean, variance))
-    with torch.enable_grad():
-        value = model.likelihood.expected_log_prob(rows.y.to(m.device), m, s)
-        value = value if rows.weight is None else value * rows.weight.to(m)
-        gradient, slope = torch.autograd.grad(value.sum(), [m, s])
-    with torch.no_grad():
-        factor = basis.factor(model.covariance, model.jitter, robust=True)
-        projection = basis.project(model.covariance, factor, x)
-        unexplained = projection.prior_variance - projection.w.square().sum(0)
-        unexplained = torch.minimum(unexplained.clamp_min(0.0), variance)
-        explained = variance - unexplained
-        without = explained / (1.0 + 2.0 * slope * explained).clamp_min(LEAST_SHARE)
-        return mean - (without + unexplained) * gradient, without + unexplained
 
 
 def _some(rows: Int[Tensor, " n"], count: int, generator: torch.Generator) -> Int[Tensor, " m"]:
