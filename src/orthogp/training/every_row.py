@@ -122,9 +122,12 @@ def condition_on_rows(
     near, products = best.model.near, max(products, FEWEST_PRODUCTS)
     assert isinstance(near, NearRows)
     trial = table.without_some(near.count, near.on_beta, products, deadline)
-    if all_rows or score(trial.left_out) > score(trial.by_near_rows) + LEAST_GAIN:
-        return table.with_all_rows(trial, products, deadline, score)
-    return best
+    if not all_rows:
+        by_near_rows = table.without_some_by_near_rows(near.count, near.on_beta)
+        # Written so that NaN is no gain.
+        if not score(trial.left_out) > score(by_near_rows) + LEAST_GAIN:
+            return best
+    return table.with_all_rows(trial, products, deadline, score)
 
 
 def _affordable_products(x: Float[Tensor, "n d"]) -> int:
@@ -138,17 +141,13 @@ def _affordable_products(x: Float[Tensor, "n d"]) -> int:
 
 @dataclass(frozen=True)
 class _Trial:
-    """All rows but some in the mean: weights, zero for those; predictions of those.
-
-    `by_near_rows` are predictions of the same rows from the same others without that mean.
-    """
+    """All rows but some in the mean: weights, zero for those; predictions of those."""
 
     weights: Float[Tensor, "c n"]
     converged: bool
     count: int
     on_beta: bool
     left_out: LeftOut
-    by_near_rows: LeftOut
 
 
 class RowTable:
@@ -191,32 +190,48 @@ class RowTable:
 
         The search for weights begins at those in `start`.
         """
-        num_rows = len(self.rows)
-        enough = max(num_rows // 10, min(FEWEST_TOGETHER, num_rows // 3), 1)
-        absent = self.chosen[: min(MOST_TOGETHER, enough)]
-        is_there = torch.ones(num_rows, dtype=torch.bool, device=self.device)
-        is_there[absent] = False
-        rows = _part(self.observed, is_there)
-        features = replace(self.features, W=self.features.W[is_there])
+        is_there, rows, features = self._others
         start = None if start is None else start[:, is_there]
         half_time = 0.5 * (time.monotonic() + deadline)
         found = self._solve(rows, features, max_products, half_time, start)
-        covariance, x = self.model.covariance, self.rows.x[absent]
-
-        def from_others(y: Float[Tensor, "c n"]) -> tuple[Tensor, Tensor]:
-            near = replace(rows, y=y)
-            return near_predictor(covariance, near, count, features if on_beta else None).marginals(
-                x
-            )
-
-        mean, variance = from_others(found.residual)
+        mean, variance = self._absent_given(found.residual, count, on_beta)
         with torch.no_grad():
-            mean = mean + covariance.matvec(x, rows.x, found.weights.to(x)).double()
+            x = self.rows.x[self._absent]
+            mean = mean + self.model.covariance.matvec(x, rows.x, found.weights.to(x)).double()
         weights = torch.zeros_like(self.observed.y)
         weights[:, is_there] = found.weights
-        left_out = self.left_out(absent, mean, variance)
-        by_near_rows = self.left_out(absent, *from_others(rows.y))
-        return _Trial(weights, found.converged, count, on_beta, left_out, by_near_rows)
+        left_out = self.left_out(self._absent, mean, variance)
+        return _Trial(weights, found.converged, count, on_beta, left_out)
+
+    def without_some_by_near_rows(self, count: int, on_beta: bool) -> LeftOut:
+        """Predictions of the same rows as in `without_some`, from the same others, without their
+        mean."""
+        _, others, _ = self._others
+        return self.left_out(self._absent, *self._absent_given(others.y, count, on_beta))
+
+    @cached_property
+    def _absent(self) -> Int[Tensor, " m"]:
+        """The rows that are left out together."""
+        num_rows = len(self.rows)
+        enough = max(num_rows // 10, min(FEWEST_TOGETHER, num_rows // 3), 1)
+        return self.chosen[: min(MOST_TOGETHER, enough)]
+
+    @cached_property
+    def _others(self) -> tuple[Bool[Tensor, " n"], Observations, Features]:
+        """Which rows are not left out together, these rows, and their features."""
+        is_there = torch.ones(len(self.rows), dtype=torch.bool, device=self.device)
+        is_there[self._absent] = False
+        features = replace(self.features, W=self.features.W[is_there])
+        return is_there, _part(self.observed, is_there), features
+
+    def _absent_given(
+        self, y: Float[Tensor, "c n"], count: int, on_beta: bool
+    ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "s m"]]:
+        """Mean and variance at the rows left out together, with y as the targets of the others."""
+        _, others, features = self._others
+        near, given = replace(others, y=y), features if on_beta else None
+        predictor = near_predictor(self.model.covariance, near, count, given)
+        return predictor.marginals(self.rows.x[self._absent])
 
     def with_all_rows(
         self, trial: _Trial, max_products: int, deadline: float, score: Score
