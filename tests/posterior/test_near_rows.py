@@ -1,11 +1,14 @@
 """Near rows beside the exact Gaussian process, and beside a reference written out in NumPy."""
 
+import math
+
 import gpytorch
 import numpy as np
 import pytest
 import torch
 
 from orthogp.kernel.covariance import Covariance
+from orthogp.kernel.radial import compiled_backend
 from orthogp.linalg import factorise_robustly
 from orthogp.posterior import near_rows
 from orthogp.posterior.induced import Features, Observations
@@ -240,6 +243,18 @@ def test_float32_serves_where_noise_covers_its_rounding(monkeypatch, inducing, c
 def test_float64_serves_where_there_is_little_noise():
     covariance = Covariance(default_kernel())
     assert predictor(covariance, float32_rows(noise=1e-6), 32).dtype == torch.float64
+
+
+@pytest.mark.skipif(compiled_backend(torch.zeros(1, 1)) is None, reason="no machine code here")
+def test_float64_serves_where_matrices_have_no_factor_in_float32(monkeypatch):
+    """What is worked on again is right, but slow: not where that is every matrix."""
+    monkeypatch.setattr(near_rows, "LARGEST_ROUNDING", math.inf)
+    covariance, rows = Covariance(default_kernel()), float32_rows(noise=1e-9)
+    assert predictor(covariance, rows, 256).dtype == torch.float64
+    monkeypatch.setattr(near_rows, "MOST_FAILURES", 1.0)
+    p = predictor(covariance, rows, 256)
+    assert p.dtype == torch.float32
+    assert p.share_of_failures(torch.arange(50)) > 0.5
 
 
 def test_rows_in_float64_are_never_rounded(covariance):

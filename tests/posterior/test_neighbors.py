@@ -112,10 +112,25 @@ def test_machine_code_finds_the_nearest_of_many_the_first_of_ties(monkeypatch, c
     points = points[canonical_order(points, points[:, :1].mT)]
     new = points[::60] + 0.5
     found = Neighbors(points)
-    assert found.compiled is not None
+    assert found.search.compiled is not None
     squares = (new.unsqueeze(1) - points).square().sum(2)
     expected = squares.argsort(dim=1, stable=True)[:, :count]
     assert torch.equal(found.nearest(new, count), expected)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("count", [1, 20, 299, 300])
+def test_of_points_that_are_there_many_times_the_first_are_the_nearest(count):
+    points = torch.randn(30, 3, generator=torch.Generator().manual_seed(3)).double()
+    points = points.repeat_interleave(torch.arange(30) % 7 * 3 + 1, dim=0)
+    neighbors = Neighbors(points)
+    assert neighbors.runs is not None
+    new = torch.cat([NEW, points[:5]])
+    squares = (new.unsqueeze(1) - points).square().sum(2)
+    expected = squares.argsort(dim=1, stable=True)[:, :count]
+    assert torch.equal(neighbors.nearest(new, count), expected)
+    left_out = torch.arange(len(points))
+    assert not (neighbors.nearest(points, count, left_out) == left_out.unsqueeze(1)).any()
 
 
 @needs_machine_code

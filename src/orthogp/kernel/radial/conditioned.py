@@ -21,14 +21,15 @@ from torch.nn.functional import pad
 
 from orthogp.kernel.radial import native, terms
 from orthogp.kernel.radial.program import Kind, RadialSum
-from orthogp.kernel.radial.tiles import products
+from orthogp.kernel.radial.tiles import products, rows_in_registers
 from orthogp.kernel.radial.writer import NAME, SUM_BYTES, Function, Value
 
 # Tables are cut into this many tasks, each with memory for one matrix.
 TASKS = 16
-# Rows of a matrix that are worked on together, and while they are filled with kernel values; rows
-# of Wᵀ whose products are summed before their sum is subtracted, which rounds less.
-TILE, PAIR, CHUNK = 4, 2, 64
+# Rows of W that are transposed together, rows of a matrix that are filled with kernel values
+# together, and rows of Wᵀ whose products are summed before their sum is subtracted, which rounds
+# less.
+SQUARE, PAIR, CHUNK = 4, 2, 64
 # The noise of what only fills up a vector: its part in c is zero but for rounding.
 FILLING_NOISE = 1e30
 # near is [tables, width], centres are the x of the tables, [tables, dims] of float64; rows [n,
@@ -179,6 +180,8 @@ class _Table(RadialSum):
     def __init__(self, kind: ConditionedKind, function: Function):
         super().__init__(kind, function)
         self.wide_rows = kind.wide_rows
+        # Rows of a matrix that are worked on together.
+        self.tile = rows_in_registers()
 
     def write(self) -> None:
         f, above, lanes = self.f, self.f["num_features"], self.f.lanes
@@ -200,7 +203,7 @@ class _Table(RadialSum):
             f.store(self.covariances([f["width"]], j)[0], f.at(f["k"], j))
         with f.loop(0, f["width"] * above.at_most(1), lanes) as j:
             self.subtract_features(j)
-        with f.loop(0, f["width"], TILE) as i:
+        with f.loop(0, f["width"], self.tile) as i:
             self.factorise(i)
         with f.loop(0, f["width"]) as i:
             self.substitute(i)
@@ -240,13 +243,13 @@ class _Table(RadialSum):
     def subtract_features(self, j: Value) -> None:
         """K − W Wᵀ and k_xN − w_xᵀ Wᵀ on a panel of columns, those before it being done."""
         f, above = self.f, self.f["num_features"]
-        with f.loop(j, j + f.lanes, TILE) as row, f.loop(0, above, TILE) as b:
+        with f.loop(j, j + f.lanes, SQUARE) as row, f.loop(0, above, SQUARE) as b:
             self.transpose(row, b)
         with f.loop(0, above, CHUNK) as b:
             count = (above - b).at_most(CHUNK)
             panel = self.entry(b, j)
-            with f.loop(0, j + f.lanes, TILE) as i:
-                totals = products(f, self.entry(b, i), TILE, f.lanes, panel, count)
+            with f.loop(0, j + f.lanes, self.tile) as i:
+                totals = products(f, self.entry(b, i), self.tile, f.lanes, panel, count)
                 for n, total in enumerate(totals):
                     place = self.entry(above + i + n, j)
                     f.store(f.load(place) - total, place)
@@ -257,13 +260,13 @@ class _Table(RadialSum):
 
     def transpose(self, row: Value, b: Value) -> None:
         """Writes a square of W into Wᵀ."""
-        f, short = self.f, f"<{TILE} x {self.f.number}>"
+        f, short = self.f, f"<{SQUARE} x {self.f.number}>"
 
         def pairs(u: Value, v: Value, places: tuple[int, ...]) -> Value:
             chosen = ", ".join(f"i32 {place}" for place in places)
-            return f.value(short, f"shufflevector {u}, {v}, <{TILE} x i32> <{chosen}>")
+            return f.value(short, f"shufflevector {u}, {v}, <{SQUARE} x i32> <{chosen}>")
 
-        rows = [f.load(f.at(self.feature_row(row + n), b), short) for n in range(TILE)]
+        rows = [f.load(f.at(self.feature_row(row + n), b), short) for n in range(SQUARE)]
         for half, places in enumerate(((0, 4, 1, 5), (2, 6, 3, 7))):
             u, v = (pairs(rows[n], rows[n + 1], places) for n in (0, 2))
             for n, chosen in enumerate(((0, 1, 4, 5), (2, 3, 6, 7))):
@@ -280,7 +283,7 @@ class _Table(RadialSum):
     def factorise_panel(self, i: Value, j: Value, diagonal: bool) -> None:
         f, above = self.f, self.f["num_features"]
         start = self.entry(above, i)
-        totals = products(f, start, TILE, f.lanes, self.entry(above, j), i)
+        totals = products(f, start, self.tile, f.lanes, self.entry(above, j), i)
         found: list[Value] = []
         for n, total in enumerate(totals):
             place, row = self.entry(above + i + n, j), f.load(self.entry(above + i + n, j)) - total

@@ -64,6 +64,11 @@ def this_machine() -> str:
     return f"{llvmlite.__version__} {binding.llvm_version_info} {triple} {cpu} {features}"
 
 
+def has_long_registers() -> bool:
+    """Whether a register of this processor holds 64 bytes."""
+    return binding.get_host_cpu_features().get("avx512f", False)
+
+
 def _machine() -> binding.TargetMachine:
     """What this processor can do. An engine owns the one that it is given: none is shared."""
     binding.initialize_native_target()
