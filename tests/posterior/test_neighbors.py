@@ -17,7 +17,7 @@ def way(request, monkeypatch):
     """By machine code as for many columns, or by blocks as on a GPU, several of them."""
     if request.param != "tree":
         monkeypatch.setattr(neighbors, "FEW_COLUMNS", 0)
-        monkeypatch.setattr(neighbors, "BLOCK_ELEMENTS", {"cpu": 1000})
+        monkeypatch.setattr(neighbors, "chunk_elements", lambda device: 1000)
     if request.param == "blocks":
         monkeypatch.setattr(neighbors, "compiled_backend", lambda _: None)
 

@@ -10,6 +10,10 @@ import torch
 SHARE = 0.25
 # Where the system does not tell.
 FALLBACK = 2**33
+# Numbers in the largest temporary of what is computed chunk after chunk; on a GPU one for each so
+# many bytes of its memory, within limits.
+CPU_ELEMENTS, FEWEST_ELEMENTS, MOST_ELEMENTS = 2**20, 2**26, 2**28
+BYTES_AN_ELEMENT = 512
 # The limits of a container, in the second and the first version of Linux's control groups.
 LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
@@ -22,6 +26,14 @@ def affordable_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(SHARE * torch.cuda.mem_get_info(device)[0])
     return int(SHARE * _memory())
+
+
+def chunk_elements(device: torch.device) -> int:
+    """Numbers in the largest temporary of a chunk: few on a CPU, to stay in its cache."""
+    if device.type != "cuda":
+        return CPU_ELEMENTS
+    memory = torch.cuda.get_device_properties(device).total_memory
+    return max(FEWEST_ELEMENTS, min(memory // BYTES_AN_ELEMENT, MOST_ELEMENTS))
 
 
 def _memory() -> int:

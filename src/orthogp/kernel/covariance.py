@@ -96,6 +96,10 @@ class Covariance(nn.Module):
         """Whether a row of K_xz is the same to the last bit whatever the other rows are."""
         return self.fused and radial.compiled_backend(x) is not None
 
+    def products_are_independent(self, x: Float[Tensor, "n d"], latents: int) -> bool:
+        """Whether K_xz a of a row is the same to the last bit whatever the other rows are."""
+        return self.fused and radial.products_are_independent(x, latents)
+
     def block(self, x: Float[Tensor, "n d"], z: Float[Tensor, "m d"]) -> Float[Tensor, "n m"]:
         """K_xz."""
         check_points(x, z, width=self._width)

@@ -16,10 +16,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from orthogp.errors import ConfigurationError
+from orthogp.execution.memory import chunk_elements
 from orthogp.kernel.covariance import Covariance
 from orthogp.kernel.radial.terms import Parameters, RadialSum
 from orthogp.kernel.radial.tiled import FAMILIES
-from orthogp.posterior.induced import chunk_elements
 from orthogp.posterior.joint import factor_of_near_rows
 from orthogp.posterior.near_rows import NearPredictor
 
@@ -30,7 +30,7 @@ def gradient_variance(p: NearPredictor, x: Float[Tensor, "m d"]) -> Float[Tensor
     kernel = _radial(p.covariance)
     x = x.to(p.device, torch.float64)
     width = max(p.count, 0 if p.features is None else len(p.features.beta))
-    height = max(1, chunk_elements(x) // (width * max(p.count, x.shape[1])))
+    height = max(1, chunk_elements(x.device) // (width * max(p.count, x.shape[1])))
     return torch.cat([_variance(p, kernel, part) for part in x.split(height)], 1)
 
 

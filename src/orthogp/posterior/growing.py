@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from orthogp.posterior.neighbors import BLOCK_ELEMENTS, Neighbors, canonical_order
+from orthogp.execution.memory import chunk_elements
+from orthogp.posterior.neighbors import Neighbors, canonical_order
 
 # Points that are searched one by one: so many, or this share of all of them if that is more.
 MOST_LOOSE, LOOSE_SHARE = 1024, 8
@@ -132,7 +133,7 @@ class GrowingNeighbors:
         """Which of the points are the `count` nearest to each x, the nearest first."""
         assert without is None, "rows are left out before others join them"
         x = x.to(self.points.rows)
-        height = max(1, BLOCK_ELEMENTS["cpu"] // max(1, x.shape[1] * (len(self.loose) + count)))
+        height = max(1, chunk_elements(x.device) // max(1, x.shape[1] * (len(self.loose) + count)))
         parts = [self._nearest(part, min(count, len(self))) for part in x.split(height)]
         return torch.cat(parts) if parts else self.indexed.new_empty(0, min(count, len(self)))
 

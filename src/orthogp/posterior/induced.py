@@ -16,12 +16,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from orthogp.errors import NumericalError
+from orthogp.execution.memory import chunk_elements
 from orthogp.kernel.covariance import Covariance
 from orthogp.linalg import cholesky, cholesky_failed
 from orthogp.posterior.neighbors import leaf_order
 
-# Numbers in the largest temporary of a chunk: its rows' blocks K_NN, or their w.
-CHUNK_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
 # Relative to the prior variance: added where K_⊥NN + D has no factor, and ten times more each time.
 FIRST_JITTER, ATTEMPTS = 1e-10, 8
 
@@ -58,7 +57,7 @@ class Features:
         R: Float[Tensor, "b b"],
         x: Float[Tensor, "n d"],
     ) -> "Features":
-        height = max(1, chunk_elements(x) // max(1, beta.shape[0]))
+        height = max(1, chunk_elements(x.device) // max(1, beta.shape[0]))
         W = x.new_empty(x.shape[0], beta.shape[0], dtype=R.dtype)
         for rows in torch.arange(x.shape[0], device=x.device).split(height):
             W[rows] = covariance.block(x[rows].to(R), beta.to(R)) @ R.mT
@@ -151,7 +150,8 @@ def factor_with_noise(
     """L of K + diag(noise) for every block, with as little jitter as those need that have none."""
     A = K.expand(len(noise), *K.shape).clone()
     A.diagonal(dim1=-2, dim2=-1).add_(noise)
-    L, info = torch.linalg.cholesky_ex(A)
+    # Symmetric, and so in the order of columns that the factorisation wants.
+    L, info = torch.linalg.cholesky_ex(A.mT)
     failed, jitter = cholesky_failed(L, info), FIRST_JITTER
     for _ in range(ATTEMPTS):
         if not failed.any():
@@ -168,10 +168,6 @@ def factor_with_noise(
     )
 
 
-def chunk_elements(like: Tensor) -> int:
-    return CHUNK_ELEMENTS.get(like.device.type, CHUNK_ELEMENTS["cpu"])
-
-
 def dot(x: Float[Tensor, "*a k"], y: Float[Tensor, "*b k"]) -> Tensor:
     return (x * y).sum(-1)
 
@@ -179,7 +175,7 @@ def dot(x: Float[Tensor, "*a k"], y: Float[Tensor, "*b k"]) -> Tensor:
 def _batches(order: Int[Tensor, " n"], leaf: int, size: int) -> Iterator[Int[Tensor, "l k"]]:
     """The leaves as rows of indices, some at a time; what is left at the end is one of its own."""
     whole = len(order) // leaf * leaf
-    height = max(1, chunk_elements(order) // (leaf * max(leaf, size)))
+    height = max(1, chunk_elements(order.device) // (leaf * max(leaf, size)))
     if whole:
         yield from order[:whole].reshape(-1, leaf).split(height)
     if whole < len(order):

@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from orthogp.errors import NumericalError
+from orthogp.execution.memory import chunk_elements
 from orthogp.kernel.covariance import Covariance
 from orthogp.kernel.radial import compiled_backend
 from orthogp.kernel.radial.terms import Parameters, RadialSum
@@ -26,7 +27,6 @@ from orthogp.posterior.induced import (
     Features,
     InducedPosterior,
     Observations,
-    chunk_elements,
     dot,
     factor_with_noise,
     induced_posterior,
@@ -294,7 +294,7 @@ class NearPredictor:
         width = self.rows.x.shape[1]
         if not compiled:
             width = max(width, self.count, 0 if self.features is None else len(self.features.beta))
-        return max(1, chunk_elements(self.rows.x) // (self.count * width))
+        return max(1, chunk_elements(self.device) // (self.count * width))
 
     def _chunks(
         self, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None

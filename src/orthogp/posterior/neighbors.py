@@ -9,14 +9,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
+from orthogp.execution.memory import chunk_elements
 from orthogp.kernel.radial import compiled_backend
 
 # A tree is for a CPU, and there for few columns or many rows: it seldom answers within the time
 # that the distances to some ten thousand points take, and with many columns it visits all leaves.
 FEW_COLUMNS, MOST_COLUMNS, MANY_ROWS = 4, 40, 2**17
 LEAF_ROWS = 32
-# Distances in memory at a time.
-BLOCK_ELEMENTS = {"cpu": 2**20, "cuda": 2**27}
 # The smallest of many numbers are looked for in groups of these.
 GROUP = 8
 # Candidates beyond those that are asked for, to tell whether float32 has missed one.
@@ -133,13 +132,12 @@ class Search:
     @property
     def _height(self) -> int:
         """How many x have their distances to all points in memory at a time."""
-        budget = BLOCK_ELEMENTS.get(self.points.device.type, BLOCK_ELEMENTS["cpu"])
-        return max(1, budget // max(1, len(self)))
+        return max(1, chunk_elements(self.points.device) // max(1, len(self)))
 
     def _search_compiled(
         self, x: Float[Tensor, "m d"], count: int, room: int
     ) -> Int[Tensor, "m k"]:
-        height = max(1, BLOCK_ELEMENTS["cpu"] // room)
+        height = max(1, chunk_elements(x.device) // room)
         return torch.cat([self._search_part(part, count, room) for part in x.split(height)])
 
     def _search_part(self, x: Float[Tensor, "m d"], count: int, room: int) -> Int[Tensor, "m k"]:

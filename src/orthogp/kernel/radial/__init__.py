@@ -50,6 +50,12 @@ def fused_backend(x: Tensor) -> ModuleType | None:
     return compiled_backend(x)
 
 
+def products_are_independent(x: Tensor, latents: int) -> bool:
+    """Whether `matvec` for points like x works on every row alone."""
+    backend = fused_backend(x)
+    return backend is not None and (not x.is_cuda or latents <= backend.MOST_LATENTS)
+
+
 def compiled_backend(x: Tensor) -> ModuleType | None:
     """The module of machine code where it serves points like x, else None."""
     narrow = x.dtype in (torch.float32, torch.float64) and x.shape[1] <= WIDEST

@@ -1,7 +1,7 @@
 """The radial sums on a CUDA device: one Triton kernel does the elementwise work of a tile.
 
 A tile of K, or of K and Q = ∂ℓ/∂K ∘ W, is written once and read by matrix products while it is
-still in the device's cache; of K a there is never more than a tile. Distances are sums of squared
+still in the device's cache; for K a there is never more than a tile. Distances are sums of squared
 differences: nothing cancels, and no product runs in TF32.
 """
 
@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from orthogp.errors import DataError
-from orthogp.kernel.radial.families import FORMULAS
+from orthogp.kernel.radial.fused_families import family, family_code
+from orthogp.kernel.radial.fused_products import MOST_LATENTS, products
 from orthogp.kernel.radial.terms import check_points
 
-FAMILY_CODES = {"rbf": 0, "matern12": 1, "matern32": 2, "matern52": 3}
 # K and Q of a float32 tile together fit the second-level cache of a large device.
 TILE_ELEMENTS = 2**22
 CENTRE_ROWS = 512
@@ -53,6 +53,8 @@ class FusedMatvec(torch.autograd.Function):
     def forward(ctx, x, z, a, inverse, scale, families):
         terms = _FusedTerms(x, z, a, inverse, scale, families)
         ctx.terms, ctx.a = terms, a
+        if 0 < len(a) <= MOST_LATENTS:
+            return products(terms.x, terms.z, a, terms.inverse, terms.scale, families)
         out = None
         for columns in _chunks(x, z):
             K = x.new_empty(x.shape[0], columns.stop - columns.start)
@@ -127,7 +129,7 @@ class _FusedTerms:
             return self.scale.new_zeros(self.num_sums, dtype=torch.float64)
         programs = triton.cdiv(rows, ROWS) * triton.cdiv(width, COLUMNS)
         sums = self.scale.new_empty(self.num_sums, programs, dtype=torch.float64)
-        code = sum(FAMILY_CODES[name] * 4**k for k, name in enumerate(self.families))
+        code = family_code(self.families)
         z = self.z[:, columns]
         # Triton launches on the current device, which need not be that of the points.
         with torch.cuda.device(self.x.device):
@@ -216,44 +218,6 @@ def _chunks(x: Tensor, z: Tensor) -> Iterator[slice]:
     if x.shape[0]:
         for j in range(0, z.shape[0], width):
             yield slice(j, min(j + width, z.shape[0]))
-
-
-@triton.jit
-def _sqrt(t):
-    return tl.sqrt(t)
-
-
-@triton.jit
-def _exp_minus(t):
-    return tl.exp(-t)
-
-
-@triton.jit
-def _limit(t):
-    return t
-
-
-@triton.jit
-def _ratio(e, r):
-    return tl.where(r > 0, e / r, 0.0)
-
-
-_rbf, _matern12 = triton.jit(FORMULAS["rbf"]), triton.jit(FORMULAS["matern12"])
-_matern32, _matern52 = triton.jit(FORMULAS["matern32"]), triton.jit(FORMULAS["matern52"])
-
-
-@triton.jit
-def family(q, FAMILY: tl.constexpr):
-    """κ(q) and κ′(q)."""
-    if FAMILY == 0:
-        value, slope = _rbf(q, _sqrt, _exp_minus, _limit, _ratio)
-    elif FAMILY == 1:
-        value, slope = _matern12(q, _sqrt, _exp_minus, _limit, _ratio)
-    elif FAMILY == 2:
-        value, slope = _matern32(q, _sqrt, _exp_minus, _limit, _ratio)
-    else:
-        value, slope = _matern52(q, _sqrt, _exp_minus, _limit, _ratio)
-    return value, slope
 
 
 @triton.jit

@@ -5,7 +5,7 @@ import triton  # pyright: ignore[reportMissingImports]
 import triton.language as tl  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 
-from orthogp.kernel.radial.fused import FAMILY_CODES, family
+from orthogp.kernel.radial.fused_families import family, family_code
 
 # Of the rectangle that one program computes; a narrow block has a narrower one.
 ROWS, COLUMNS, FEWEST_COLUMNS = 32, 64, 16
@@ -23,14 +23,13 @@ def batched_values(
     if K.numel() == 0:
         return K
     wide = COLUMNS if columns > FEWEST_COLUMNS else FEWEST_COLUMNS
-    code = sum(FAMILY_CODES[name] * 4**k for k, name in enumerate(families))
     tiles = triton.cdiv(rows, ROWS) * triton.cdiv(columns, wide)
     # Triton launches on the current device, which need not be that of the points.
     with torch.cuda.device(x.device):
         _tables[(count * tiles,)](  # pyright: ignore[reportIndexIssue]
             x.contiguous(), z.contiguous(), inverse.expand(-1, dims).contiguous(),
             scale.contiguous(), K, rows, columns, dims, tiles,
-            FAMILIES=code, COUNT=len(families), ROWS=ROWS, COLUMNS=wide,
+            FAMILIES=family_code(families), COUNT=len(families), ROWS=ROWS, COLUMNS=wide,
         )  # fmt: skip
     return K
 
