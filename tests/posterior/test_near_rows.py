@@ -285,7 +285,7 @@ def test_machine_code_and_torch_agree(monkeypatch, inducing, count):
     if p._compiled_kernel() is None:
         pytest.skip("no machine code here")
     found = p.marginals(NEW)
-    monkeypatch.setattr(near_rows, "compiled_backend", lambda x: None)
+    monkeypatch.setattr(near_rows, "compiled_backend", lambda *_: None)
     for one, other in zip(found, p.marginals(NEW), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
 

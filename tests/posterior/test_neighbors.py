@@ -19,7 +19,7 @@ def way(request, monkeypatch):
         monkeypatch.setattr(neighbors, "FEW_COLUMNS", 0)
         monkeypatch.setattr(neighbors, "chunk_elements", lambda device: 1000)
     if request.param == "blocks":
-        monkeypatch.setattr(neighbors, "compiled_backend", lambda _: None)
+        monkeypatch.setattr(neighbors, "compiled_backend", lambda *_, **__: None)
 
 
 @pytest.mark.usefixtures("way")

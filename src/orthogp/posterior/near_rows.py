@@ -40,6 +40,8 @@ JOINT_ROWS = 1024
 # float32 is used where at so many rows, each left out, it moves no mean by more than this share of
 # the standard deviation of an observation, and no variance by more than this share of that one's.
 PROBES, LARGEST_ROUNDING = 256, 0.01
+# Columns beyond which the kernel of near rows is a matter of matrix products, not of machine code.
+WIDEST = 256
 # Machine code does without float32 where this share of the matrices has no factor in it: each of
 # them is worked on again, without machine code, in twenty times the time.
 MOST_FAILURES = 0.02
@@ -285,7 +287,7 @@ class NearPredictor:
     def _compiled_kernel(self) -> RadialSum | None:
         """The kernel for machine code, or None where there is none for it."""
         terms = self.covariance.terms
-        if terms is None or compiled_backend(self.rows.x) is None:
+        if terms is None or compiled_backend(self.rows.x, WIDEST) is None:
             return None
         return Parameters(terms).sum(self.dtype)
 

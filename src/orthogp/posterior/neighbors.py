@@ -13,9 +13,12 @@ from orthogp.execution.memory import chunk_elements
 from orthogp.kernel.radial import compiled_backend
 
 # A tree is for a CPU, and there for few columns or many rows: it seldom answers within the time
-# that the distances to some ten thousand points take, and with many columns it visits all leaves.
-FEW_COLUMNS, MOST_COLUMNS, MANY_ROWS = 4, 40, 2**17
+# that the distances to some hundred thousand points take, and with more columns it visits most
+# leaves.
+FEW_COLUMNS, MOST_COLUMNS, MANY_ROWS = 4, 16, 2**19
 LEAF_ROWS = 32
+# Fewer x at a time would not be worth a look at all points.
+FEWEST_TOGETHER = 16
 # The smallest of many numbers are looked for in groups of these.
 GROUP = 8
 # Candidates beyond those that are asked for, to tell whether float32 has missed one.
@@ -95,7 +98,7 @@ class Search:
 
             # Splits in the middle of a box are as good as those at medians, and sooner found.
             self.tree = KDTree(points.numpy(), LEAF_ROWS, balanced_tree=False)
-        elif compiled_backend(points) is not None:
+        elif compiled_backend(points, widest=columns) is not None:
             from orthogp.kernel.radial.candidates import PointTable
 
             self.compiled = PointTable(points, self.centre)
@@ -132,7 +135,7 @@ class Search:
     @property
     def _height(self) -> int:
         """How many x have their distances to all points in memory at a time."""
-        return max(1, chunk_elements(self.points.device) // max(1, len(self)))
+        return max(FEWEST_TOGETHER, chunk_elements(self.points.device) // max(1, len(self)))
 
     def _search_compiled(
         self, x: Float[Tensor, "m d"], count: int, room: int

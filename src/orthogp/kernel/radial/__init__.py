@@ -56,9 +56,12 @@ def products_are_independent(x: Tensor, latents: int) -> bool:
     return backend is not None and (not x.is_cuda or latents <= backend.MOST_LATENTS)
 
 
-def compiled_backend(x: Tensor) -> ModuleType | None:
-    """The module of machine code where it serves points like x, else None."""
-    narrow = x.dtype in (torch.float32, torch.float64) and x.shape[1] <= WIDEST
+def compiled_backend(x: Tensor, widest: int = WIDEST) -> ModuleType | None:
+    """The module of machine code where it serves points like x, else None.
+
+    `widest` is the most columns for which it is the faster way.
+    """
+    narrow = x.dtype in (torch.float32, torch.float64) and x.shape[1] <= widest
     return _llvm_backend() if narrow and x.device.type == "cpu" else None
 
 

@@ -17,13 +17,11 @@ from torch.nn.functional import pad
 
 from orthogp.kernel.radial import native
 from orthogp.kernel.radial.program import Kind, RadialSum
-from orthogp.kernel.radial.tiles import products
+from orthogp.kernel.radial.tiles import products, rows_in_registers
 from orthogp.kernel.radial.writer import NAME, SUM_BYTES, Function, Value
 
 # The highest and the lowest bit of a float that the threshold is found to.
 HIGHEST_BIT, LOWEST_BIT = 30, 16
-# Points of a panel whose distances are computed together.
-TILE = 4
 # x are in blocks of one vector. numbers are [blocks, dims + 2, lanes], slack and beyond [blocks,
 # lanes], growth [1], table [panels, dims + 2, lanes]; x and points are those of float64, [m, dims]
 # and [n, dims]. A task has minima and values [panels, lanes] and a list of panels. Of every x come
@@ -167,8 +165,9 @@ class _Block(RadialSum):
         """The smallest ½|x − z|² of a panel, for every x of the block."""
         f, size, points = self.f, self.f["dims"] + 2, self.panel(panel)
         least = f.variable(f.constant(float("inf"), f.vector))
-        with f.loop(0, f.lanes, TILE) as n:
-            for total in products(f, f.at(points, n), TILE, f.lanes, f["numbers"], size):
+        tile = rows_in_registers()
+        with f.loop(0, f.lanes, tile) as n:
+            for total in products(f, f.at(points, n), tile, f.lanes, f["numbers"], size):
                 f.store(f.load(least).at_most(total), least)
         f.store(f.load(least), f.at(f["minima"], panel * f.lanes))
 
