@@ -132,6 +132,8 @@ def draw_pareto(standings: Standings, metric: Metric) -> "Figure | None":
 
 
 def _draw_panel(ax: "Axes", standings: Standings, dataset: str, metric: Metric) -> None:
+    from matplotlib.ticker import LogLocator, NullLocator
+
     points = {}
     for model in standings.records[dataset]:
         seconds = standings.cell(dataset, model, FIT_SECONDS.key).value
@@ -149,6 +151,9 @@ def _draw_panel(ax: "Axes", standings: Standings, dataset: str, metric: Metric) 
                 mec="0.1" if cuda else "white", mew=1.6 if cuda else 0.6, ls="",
                 label=model)  # fmt: skip
     ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_locator(NullLocator())
     ax.set_title(dataset, loc="left", fontsize=10)
     tidy(ax)
 
