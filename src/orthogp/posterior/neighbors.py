@@ -27,20 +27,20 @@ MARGIN = 8
 ROOM = 2
 # Distances beyond are not for float32.
 FARTHEST = 1e18
-# Points are searched as runs of equal ones where there are at most this share as many runs.
+# Points are searched as runs of equal ones where runs are fewer than this share of them.
 MOST_RUNS = 0.9
 
 
 class Neighbors:
     """Finds the nearest of some points, by the Euclidean distance.
 
-    Of points at one distance the first are the nearest.
+    Of equal points that follow one another the first are the nearest.
     """
 
     def __init__(self, points: Float[Tensor, "n d"]):
         self.points = points = points.double()
         runs = Runs.of(points)
-        self.runs = runs if len(runs.first) <= MOST_RUNS * len(points) else None
+        self.runs = runs if len(runs.first) < MOST_RUNS * len(points) else None
         self.search = Search(points if self.runs is None else points[self.runs.first])
 
     def __len__(self) -> int:
