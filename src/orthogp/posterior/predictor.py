@@ -131,8 +131,8 @@ def condense(basis: Basis, covariance: Covariance, jitter: float) -> Predictor:
         _trapezoid(explained[:, rest:].clamp_min(0.0), Z[:, rest:]),
     ]
     signs = torch.cat([-torch.ones_like(parts[0][..., 0]), torch.ones_like(parts[1][..., 0])], -1)
-    alone = covariance.products_are_independent(basis.gamma, len(basis.a_gamma))
-    dtype = basis.gamma.dtype if alone else beta.dtype
+    independent = covariance.products_are_independent(basis.gamma, len(basis.a_gamma))
+    dtype = basis.gamma.dtype if independent else beta.dtype
     gamma, a_gamma = (t.to(dtype, copy=True) for t in (basis.gamma, basis.a_gamma))
     Z = torch.cat(parts, -2)
     found = Predictor(covariance, beta, gamma, beta_weights, a_gamma, Z, signs, lowered)

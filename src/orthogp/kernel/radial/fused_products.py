@@ -1,7 +1,7 @@
 """K a of a radial sum on a CUDA device by one Triton kernel, no entry of K in memory; values alone.
 
-A program has some rows of K and a part of its columns. What it adds up is in registers: a number
-for each of its rows and for each column of a tile, whose sums over the tile are in float64.
+A program has some rows of K and a part of its columns, which it goes through tile by tile. Each
+place of a tile has a sum over the tiles, in a register; those of a row are added in float64.
 """
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from orthogp.kernel.radial.fused_families import family, family_code
 
-# Each of them evaluates K anew: with more, tiles in memory and products of matrices are faster.
+# Each latent evaluates K anew; for more of them one tile of K in memory serves all.
 MOST_LATENTS = 2
 # Of a tile; and the columns of a part, more where there would be too many parts.
 ROWS, COLUMNS, WARPS = 32, 64, 4

@@ -3,7 +3,7 @@
 from orthogp.kernel.radial import native
 from orthogp.kernel.radial.writer import Function, Value
 
-# Products between two looks at the counter of a loop.
+# Products in a pass of the loop over p.
 UNROLLED = 4
 
 
