@@ -1,6 +1,6 @@
 """Tables with categories, gaps and dates, as packages bundle them, beside gradient boosting.
 
-    python benchmarks/tables.py [--rows 2000] [--only cars,movies]
+    python benchmarks/tables.py [--rows 2000] [--only cars,movies] [--seed 0]
 
 Every table goes to `OrthogonalGPRegressor` or `OrthogonalGPClassifier` as it is. LightGBM and
 CatBoost get categories as their own kind, gaps as they are and dates as numbers, and stop early on
@@ -198,6 +198,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=2000, help="rows of a table, at most")
     parser.add_argument("--only", default="", help="parts of names, comma-separated")
+    parser.add_argument("--seed", type=int, default=0, help="of the split")
     arguments = parser.parse_args()
     wanted = [part for part in arguments.only.split(",") if part]
     print("| table | rows | contestant | RMSE or error | log density | seconds |")
@@ -205,7 +206,7 @@ def main() -> None:
     for case in cases():
         if wanted and not any(part in case.name for part in wanted):
             continue
-        order = np.random.default_rng(0).permutation(len(case.X))[: arguments.rows]
+        order = np.random.default_rng(arguments.seed).permutation(len(case.X))[: arguments.rows]
         cut = len(order) * 3 // 4
         train, test = (
             case._replace(X=case.X.iloc[part], y=case.y.iloc[part])

@@ -231,6 +231,35 @@ MUTANTS: tuple[Mutant, ...] = (
         replace="if False:",
         tests=("tests/execution/test_files.py::test_no_flipped_bit_is_read",),
     ),
+    Mutant(
+        name="gaps become the median",
+        file="orthogp/tables/plan.py",
+        find="self.imputation.fill(numbers[:, chosen])",
+        replace="numbers[:, chosen]",
+        tests=(
+            "tests/tables/test_imputation.py::test_truth_values_are_filled_between_0_and_1_and_columns_say_how",
+            "tests/estimators/test_tables.py::test_gaps_that_other_numbers_tell_cost_less_than_with_the_median",
+            "tests/estimators/test_tables.py::test_rare_gaps_of_a_streamed_table_are_filled_as_the_sample_says",
+        ),
+    ),
+    Mutant(
+        name="no covariance of the gaps in the Gaussian",
+        file="orthogp/tables/imputation.py",
+        find=" + unknown / len(z)",
+        replace="",
+        tests=(
+            "tests/tables/test_imputation.py::test_the_gaussian_is_that_of_loops_over_the_rows",
+        ),
+    ),
+    Mutant(
+        name="indicators of gaps whatever the error",
+        file="orthogp/estimators/input_transform.py",
+        find="marked.gains(filled) and not grows",
+        replace="marked.gains(filled)",
+        tests=(
+            "tests/estimators/test_input_transform.py::test_indicators_that_raise_the_density_and_the_error_are_not_taken",
+        ),
+    ),
 )
 
 

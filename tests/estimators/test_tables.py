@@ -158,16 +158,51 @@ def test_arrays_may_have_gaps():
     y = X[:, 0] + 3.0
     X[RNG.random(200) < 0.3, 0] = np.nan
     gp = OrthogonalGPRegressor(random_state=0, device="cpu").fit(X, y)
-    assert [row.inputs for row in gp.columns_] == [2, 1, 1]
     gaps = np.isnan(X[:, 0])
     error = np.abs(gp.predict(X) - y)
     assert error[~gaps].mean() < 0.5 * error[gaps].mean()
-    # A gap where training had none is the median.
+    # A gap where training had none.
     one = X[~gaps][:1].copy()
     one[0, 2] = np.nan
-    filled = one.copy()
-    filled[0, 2] = np.median(X[:, 2])
+    filled = gp.columns_.plan.filled(one)
+    assert abs(filled[0, 2]) < 0.5
     assert gp.predict(one) == gp.predict(filled)
+    # In a model of complete rows it is the median.
+    complete = OrthogonalGPRegressor(**SMALL).fit(X[~gaps], y[~gaps])
+    filled[0, 2] = np.median(X[~gaps, 2])
+    assert complete.predict(one) == complete.predict(filled)
+
+
+def test_gaps_that_other_numbers_tell_cost_less_than_with_the_median():
+    rng = np.random.default_rng(2)
+    level = rng.normal(size=200)
+    X, y = level[:, None] + 0.1 * rng.normal(size=(200, 3)), np.sin(2 * level)
+    # Rare in training, and in every new row.
+    X[rng.random(200) < np.where(np.arange(200) < 150, 0.06, 1), 0] = np.nan
+    median = np.where(np.isnan(X), np.nanmedian(X[:150], axis=0), X)
+    errors = []
+    for given in (X, np.column_stack([median, np.isnan(X[:, 0])])):
+        gp = OrthogonalGPRegressor(random_state=0, device="cpu").fit(given[:150], y[:150])
+        errors.append(np.sqrt(np.mean((gp.predict(given[150:]) - y[150:]) ** 2)))
+    assert errors[0] < 0.5 * errors[1]
+
+
+def test_files_of_before_gaps_were_predicted_fill_them_with_the_median(tmp_path):
+    X = RNG.normal(size=(120, 1)) + 0.1 * RNG.normal(size=(120, 2))
+    y = X[:, 0].copy()
+    X[7, 0] = np.nan
+    own = OrthogonalGPRegressor(**SMALL).fit(X, y)
+    own.save(tmp_path / "m")
+    again = OrthogonalGPRegressor.load(tmp_path / "m", device="cpu")
+    assert again.columns_ == own.columns_
+    np.testing.assert_array_equal(again.predict(X), own.predict(X))
+    saved = storage.load_model(tmp_path / "m")
+    assert saved.meta["columns"].pop("imputation")
+    storage.save_model(tmp_path / "m", saved.model, saved.meta, saved.tensors)
+    old = OrthogonalGPRegressor.load(tmp_path / "m", device="cpu")
+    gap, filled = np.array([[np.nan, 1.5]]), np.array([[np.nanmedian(X[:, 0]), 1.5]])
+    assert old.predict(gap) == old.predict(filled) == own.predict(filled)
+    assert abs(own.predict(gap) - 1.5) < 0.5 * abs(old.predict(gap) - 1.5)
 
 
 def test_complete_arrays_are_as_they_are():
@@ -275,6 +310,18 @@ def test_streams_of_tables_take_text_and_gaps(tmp_path, monkeypatch):
     # No folds among streamed rows: many levels are pooled.
     assert kinds["word"] == "category"
     assert np.isfinite(gp.predict(FRAME)).all()
+
+
+def test_rare_gaps_of_a_streamed_table_are_filled_as_the_sample_says(tmp_path, monkeypatch):
+    path = tmp_path / "t.parquet"
+    a, b = np.random.default_rng(0).normal(size=(2, 600))
+    table = pd.DataFrame({"a": a, "b": a + 0.1 * b, "y": a})
+    table.loc[[5, 205, 405], "a"] = np.nan
+    table.to_parquet(path, row_group_size=200)
+    monkeypatch.setattr(streamed, "LOADED_BYTES", 0)
+    gp = OrthogonalGPRegressor(**SMALL).fit(path, "y")
+    filled = gp.columns_.plan.filled(table[["a", "b"]].to_numpy())
+    np.testing.assert_allclose(filled[[5, 205, 405], 0], a[[5, 205, 405]], atol=0.3)
 
 
 def test_a_given_kernel_sees_the_inputs():

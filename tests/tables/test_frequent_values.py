@@ -59,7 +59,8 @@ def test_the_indicator_follows_those_of_gaps_and_belongs_to_its_column():
     assert plan.groups == (0, 1, 2, 3, 4, 5, 5)
     row = ColumnTable(plan)["rain"]
     assert row.inputs == 3
-    assert row.treatment == "as it is; gaps to the median; an indicator of them; an indicator of 0"
+    gaps = "gaps from the other numbers; an indicator of them"
+    assert row.treatment == f"as it is; {gaps}; an indicator of 0"
     assert row.reason == "double, 2 missing, 0 in 50%"
 
 

@@ -79,3 +79,14 @@ def test_a_plan_with_transforms_survives_its_file_and_refuses_another():
 def test_a_transform_must_rise():
     with pytest.raises(ValueError, match="monotone"):
         Monotone("quantile", (0.0, 1.0), (0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    "values", [WIDE, np.append(WIDE, np.zeros(100)), RNG.normal(size=500) ** 3]
+)
+def test_the_inverse_gives_the_numbers_back(values):
+    found = suitable_transform(values)
+    inside = np.sort(values)[1:-1]
+    np.testing.assert_allclose(found.inverse(found(inside)), inside, rtol=1e-9, atol=1e-9)
+    if found.kind == "quantile":
+        assert (found.inverse(np.array([-50.0, 50.0])) == [values.min(), values.max()]).all()

@@ -29,6 +29,7 @@ from orthogp.tables import (
     Tally,
     array_table,
     as_table,
+    finite_numbers,
     is_table,
     named_categories,
     number_inputs,
@@ -160,12 +161,8 @@ def encoded(estimator: type, X: Any, columns: Columns, plan: Plan | None) -> Arr
     return encode_rows(plan, rows)
 
 
-def _complete_numbers(X: RawRows) -> Array:
-    if isinstance(X, pa.Table):
-        plan = Learning(tidy=False).plan(X)
-        if not plan.plain:
-            raise GapsError("X has columns that are not numbers; the model was fitted to numbers")
-        X = Encoder(plan).encode(X, Tally())
+def _complete_numbers(rows: RawRows) -> Array:
+    X = _plain_numbers(rows) if isinstance(rows, pa.Table) else rows
     missing = int(np.isnan(X).sum())
     if missing:
         raise GapsError(
@@ -173,3 +170,12 @@ def _complete_numbers(X: RawRows) -> Array:
             "fit it anew, or fill them in"
         )
     return X
+
+
+def _plain_numbers(table: pa.Table) -> Array:
+    """The columns of a table of numbers, with NaN for gaps."""
+    plan = Learning(tidy=False, missing="refuse").plan(table)
+    if not plan.plain:
+        raise GapsError("X has columns that are not numbers; the model was fitted to numbers")
+    columns = [finite_numbers(table.column(c.name), c.name) for c in plan.numbers]
+    return np.stack(columns, axis=1)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from orthogp.errors import ConfigurationError, DataError
 from orthogp.estimators.checks import Columns, checked_weight, missing_targets, targets_where
 from orthogp.estimators.defaults import count_held_out
-from orthogp.estimators.input_transform import choose_transforms, suits_transforms
+from orthogp.estimators.input_transform import choose_inputs, may_choose_inputs
 from orthogp.estimators.inputs import RawRows, checked_rows, encode_rows, learn_plan, rows_where
 from orthogp.estimators.known_noise import is_known, row_noise
 from orthogp.estimators.scaling import Array, Moments, Scaling
@@ -145,8 +145,8 @@ class Intake:
             targets = learner.learn(learner.survey(y, weight, None))
             statistics = targets.statistics(y)
             plan = learn_plan(self.settings, X, columns, statistics, described)
-            if suits_transforms(self.settings, X):
-                plan = choose_transforms(plan, X, statistics)
+            if may_choose_inputs(self.settings):
+                plan = choose_inputs(plan, X, statistics)
             X = encode_rows(plan, X, statistics)
             units = self.learn(columns, plan, Moments.of(X, weight, "X"), targets)
         else:

@@ -73,8 +73,9 @@ class Settings:
             "auto": whichever gives left-out rows the highest density in the units of y. All answers
             are in the units of y; `target_transform_` says what was chosen.
         input_transform: "auto" takes the logarithm of skewed columns of numbers of a table, or the
-            normal scores of their quantiles, where that gives left-out rows a higher density;
-            None never. Arrays are taken as they are.
+            normal scores of their quantiles, and adds indicators of gaps and of frequent values,
+            where that gives left-out rows a higher density. Of an array it decides on indicators of
+            gaps alone. None transforms nothing and has the indicators of gaps.
         coverage_guarantee: whether intervals and sets of classes are promised to hold a share of
             new rows: True or "split" keeps a fifth of the rows (at most 2000) from the fit; "cross"
             keeps none, fits five times more, and promises less.

@@ -36,7 +36,7 @@ from orthogp.storage.recipes import Tensors, is_finite_number
 
 KIND = "model"
 # A minor version adds what an older reader may ignore; anything else is a major version.
-FORMAT = (1, 9)
+FORMAT = (1, 10)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from orthogp.tables.arrow import (
     as_numbers,
     as_table,
     as_texts,
+    finite_numbers,
     is_table,
     kind_of,
     listed,
@@ -24,6 +25,7 @@ from orthogp.tables.learning import (
     require_complete,
     with_frequent_values,
     with_transforms,
+    without_gap_indicators,
 )
 from orthogp.tables.plan import POLICIES, Plan
 from orthogp.tables.statistics import sketched
@@ -32,7 +34,7 @@ from orthogp.tables.summary import ColumnRow, ColumnTable, plan_notes, transform
 __all__ = [
     "POLICIES", "ByName", "Column", "ColumnRow", "ColumnTable", "Described", "Encoded", "Encoder",
     "Learning", "Matrix", "OutOfFold", "Plan", "Tally", "array_table", "as_numbers", "as_table",
-    "as_texts", "is_table", "kind_of", "listed", "named_categories", "number_inputs", "number_plan",
-    "plain_plan", "plan_notes", "require_complete", "sketched", "transform_notes",
-    "with_frequent_values", "with_transforms",
+    "as_texts", "finite_numbers", "is_table", "kind_of", "listed", "named_categories",
+    "number_inputs", "number_plan", "plain_plan", "plan_notes", "require_complete", "sketched",
+    "transform_notes", "with_frequent_values", "with_transforms", "without_gap_indicators",
 ]  # fmt: skip

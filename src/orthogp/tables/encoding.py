@@ -106,12 +106,12 @@ def number_inputs(plan: Plan, numbers: Matrix) -> Matrix:
     gaps = np.isnan(numbers)
     if plan.plain and not gaps.any():
         return numbers
-    columns = list(zip(plan.numbers, numbers.T, strict=True))
-    filled = [column.filled(values) for column, values in columns]
+    columns = list(zip(plan.numbers, plan.filled(numbers).T, strict=True))
+    inputs = [column.transformed(values) for column, values in columns]
     missing = [gaps[:, i] for i, column in enumerate(plan.numbers) if column.indicator]
-    frequent = [c.is_frequent(values) for c, values in columns if c.frequent_value is not None]
-    found: Matrix = np.empty((len(numbers), len(filled) + len(missing) + len(frequent)))
-    for place, values in enumerate([*filled, *missing, *frequent]):
+    frequent = [v == c.frequent_value for c, v in columns if c.frequent_value is not None]
+    found: Matrix = np.empty((len(numbers), len(inputs) + len(missing) + len(frequent)))
+    for place, values in enumerate([*inputs, *missing, *frequent]):
         found[:, place] = values
     return found
 

@@ -23,6 +23,7 @@ from orthogp.tables.arrow import (
 )
 from orthogp.tables.dates import learn_dates, other_form, text_form
 from orthogp.tables.encoding import missing_refused
+from orthogp.tables.imputation import learn_imputation
 from orthogp.tables.monotone import suitable_transform
 from orthogp.tables.plan import (
     AnyColumn,
@@ -82,7 +83,10 @@ class Learning:
         )
         if not plan.sources:
             raise DataError("no column is left to learn from: every one is constant or left out")
-        return plan
+        if self.missing == "refuse":
+            return plan
+        numbers = ((c.name, as_numbers(table.column(c.name))) for c in plan.numbers)
+        return replace(plan, imputation=learn_imputation(numbers))
 
     def _column(self, name: str, column: Column) -> AnyColumn:
         kind, type_name = kind_of(column.type), _type_name(column.type)
@@ -140,6 +144,15 @@ class Learning:
         if other is None:
             return found
         return replace(found, reason=f"{found.reason}; {other} would fit as well")
+
+
+def without_gap_indicators(plan: Plan) -> Plan:
+    """The plan without indicators of the gaps that the other numbers of a row fill."""
+    filled = () if plan.imputation is None else plan.imputation.names
+    numbers = tuple(
+        replace(c, indicator=c.indicator and c.name not in filled) for c in plan.numbers
+    )
+    return replace(plan, numbers=numbers)
 
 
 def with_transforms(plan: Plan, table: pa.Table) -> Plan:
@@ -236,11 +249,13 @@ def number_plan(X: Matrix, names: Sequence[str]) -> Plan:
     empty = [c.name for c in columns if isinstance(c, DroppedColumn)]
     if empty and len(empty) == len(columns):
         raise DataError("every value of X is missing; there is nothing to learn from")
-    return Plan(
+    plan = Plan(
         tuple(c for c in columns if isinstance(c, NumberColumn)),
         dropped=tuple(c for c in columns if isinstance(c, DroppedColumn)),
         order=tuple(names),
     )
+    numbers = ((n, X[:, i]) for i, n in enumerate(names) if n not in empty)
+    return replace(plan, imputation=learn_imputation(numbers))
 
 
 def plain_plan(names: Sequence[str]) -> Plan:

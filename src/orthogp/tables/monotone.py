@@ -41,6 +41,13 @@ class Monotone:
         below, above = np.minimum(values - x[0], 0.0), np.maximum(values - x[-1], 0.0)
         return np.interp(values, x, z) + slope[0] * below + slope[-1] * above
 
+    def inverse(self, transformed: Matrix) -> Matrix:
+        """The x of g(x), within those that g was learned from on either side where it has knots."""
+        x, z = np.array(self.x), np.array(self.z)
+        if self.kind == "log":
+            return np.maximum(np.exp(transformed) - z, x)
+        return np.interp(transformed, z, x)
+
     def __str__(self) -> str:
         if self.kind == "quantile":
             return "normal scores of its quantiles"

@@ -11,10 +11,10 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from orthogp.errors import FileError
 from orthogp.tables.arrow import Matrix
+from orthogp.tables.imputation import GaussianColumn, Imputation
 from orthogp.tables.monotone import Monotone
 
 POLICIES = ("impute", "refuse")
@@ -27,7 +27,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class NumberColumn:
-    """A missing value becomes the median; with `indicator` another input is 1 where it was.
+    """A number. A missing one is filled by the plan's `imputation`, or with the median where that
+    has not the column; with `indicator` another input is 1 where it was missing.
 
     `kind` is number, or bool for truth values, which are 0 and 1. With a `transform` the input is a
     monotone function of the number. With a `frequent_value`, which much of the column has,
@@ -41,14 +42,9 @@ class NumberColumn:
     transform: Monotone | None = None
     frequent_value: float | None = None
 
-    def is_frequent(self, values: Matrix) -> NDArray[np.bool_]:
-        """Where the number, or the median in its place, is the frequent value."""
-        return np.where(np.isnan(values), self.median, values) == self.frequent_value
-
-    def filled(self, values: Matrix) -> Matrix:
-        """The input for numbers with NaN for gaps."""
-        found = np.where(np.isnan(values), self.median, values)
-        return found if self.transform is None else self.transform(found)
+    def transformed(self, values: Matrix) -> Matrix:
+        """The input for numbers without gaps."""
+        return values if self.transform is None else self.transform(values)
 
 
 @dataclass(frozen=True)
@@ -137,7 +133,8 @@ AnyColumn = NumberColumn | LevelColumn | StatisticsColumn | DateColumn | Dropped
 class Plan:
     """The inputs of a model; `missing` is whether missing values are imputed or refused.
 
-    `order` has the names of all columns as the table had them.
+    `order` has the names of all columns as the table had them. Where numbers were missing in
+    training, `imputation` fills them in.
     """
 
     numbers: tuple[NumberColumn, ...]
@@ -147,6 +144,7 @@ class Plan:
     dates: tuple[DateColumn, ...] = ()
     dropped: tuple[DroppedColumn, ...] = ()
     order: tuple[str, ...] = ()
+    imputation: Imputation | None = None
 
     @property
     def columns(self) -> dict[str, AnyColumn]:
@@ -173,6 +171,15 @@ class Plan:
     def with_frequent_value(self) -> tuple[NumberColumn, ...]:
         """The numbers of which one value is frequent."""
         return tuple(c for c in self.numbers if c.frequent_value is not None)
+
+    def filled(self, numbers: Matrix) -> Matrix:
+        """The columns of numbers with their gaps, which are NaN, filled."""
+        filled = numbers.copy()
+        if self.imputation is not None:
+            places = {column.name: i for i, column in enumerate(self.numbers)}
+            chosen = [places[name] for name in self.imputation.names]
+            filled[:, chosen] = self.imputation.fill(numbers[:, chosen])
+        return np.where(np.isnan(filled), [column.median for column in self.numbers], filled)
 
     @cached_property
     def sources(self) -> tuple[str, ...]:
@@ -213,8 +220,14 @@ class Plan:
                 _columns(value.get("dates", ()), _date_column),
                 _columns(value.get("dropped", ()), _dropped_column),
                 tuple(map(_text, _list(value.get("order", ())))),
+                # Files of format 1.9 and before fill every gap with the median.
+                _imputation(value.get("imputation")),
             )
             names = [c.name for part in _parts(plan) for c in part]
+            if plan.imputation is not None:
+                _require_distinct(plan.imputation.names)
+                if not set(plan.imputation.names) <= {c.name for c in plan.numbers}:
+                    raise ValueError("the imputation is not that of the numbers")
             if plan.order and sorted(plan.order) != sorted(names):
                 raise ValueError("the order is not one of the columns")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -249,6 +262,27 @@ def _transform(value: Mapping[str, Any] | None) -> Monotone | None:
         return None
     knots = (tuple(map(_finite, _list(value[name]))) for name in ("x", "z"))
     return Monotone(_text(value["kind"]), *knots)
+
+
+def _imputation(value: Mapping[str, Any] | None) -> Imputation | None:
+    if value is None:
+        return None
+    rows = (tuple(map(_finite, _list(row))) for row in _list(value["covariance"]))
+    return Imputation(_columns(value["columns"], _gaussian_column), tuple(rows))
+
+
+def _gaussian_column(value: Mapping[str, Any]) -> GaussianColumn:
+    column = GaussianColumn(
+        _text(value["name"]),
+        _finite(value["center"]),
+        _finite(value["scale"]),
+        _finite(value["lowest"]),
+        _finite(value["highest"]),
+        _transform(value["transform"]),
+    )
+    if not column.scale > 0 or not column.lowest < column.highest:
+        raise ValueError("the column does not vary")
+    return column
 
 
 def _level_column(value: Mapping[str, Any]) -> LevelColumn:

@@ -35,7 +35,7 @@ class ColumnTable:
 
     def __init__(self, plan: Plan):
         self.plan = plan
-        self.rows = tuple(_row(column) for column in plan.columns.values())
+        self.rows = tuple(_row(plan, column) for column in plan.columns.values())
 
     def __iter__(self) -> Iterator[ColumnRow]:
         return iter(self.rows)
@@ -97,10 +97,13 @@ def plan_notes(plan: Plan) -> list[str]:
         dropped[column.kind].append(column)
     gaps = [c for c in plan.numbers if GAPS.search(c.reason) or c.indicator]
     marked = [c.name for c in gaps if c.indicator]
+    predicted = [c for c in gaps if _is_predicted(plan, c)]
+    others = [c for c in gaps if not _is_predicted(plan, c)]
     kinds: list[tuple[str, Sequence[AnyColumn], bool]] = [
         ("constant in the training rows, so left out", dropped["constant"], False),
         ("taken for identifiers, so left out", dropped["identifier"], True),
-        ("missing numbers replaced by the median", gaps, True),
+        ("missing numbers predicted from a row's other numbers", predicted, True),
+        ("missing numbers replaced by the median", others, True),
         ("missing text taken for a level of its own", [c for c in plan.levels if c.missing], False),
         (
             "of many levels, the most frequent kept apart and the others pooled",
@@ -126,12 +129,17 @@ def _cell(value: str | int) -> str:
     return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"
 
 
-def _row(column: AnyColumn) -> ColumnRow:
+def _is_predicted(plan: Plan, column: NumberColumn) -> bool:
+    return plan.imputation is not None and column.name in plan.imputation.names
+
+
+def _row(plan: Plan, column: AnyColumn) -> ColumnRow:
     name, reason = column.name, column.reason
     if isinstance(column, DroppedColumn):
         return ColumnRow(name, column.kind, 0, "left out", reason)
     if isinstance(column, NumberColumn):
-        gaps = ["gaps to the median"] if GAPS.search(reason) or column.indicator else []
+        filled = "from the other numbers" if _is_predicted(plan, column) else "to the median"
+        gaps = [f"gaps {filled}"] if GAPS.search(reason) or column.indicator else []
         gaps += ["an indicator of them"] if column.indicator else []
         kind = "boolean" if column.kind == "bool" else "number"
         how = "as it is" if column.transform is None else f"skewed: {column.transform}"

@@ -55,7 +55,7 @@ def test_the_task_and_its_reason_are_said(fitted):
 
 def test_what_is_left_out_is_said(fitted):
     assert "constant in the training rows, so left out: 'same'" in fitted[1]
-    assert "replaced by the median" in fitted[1]
+    assert "missing numbers predicted from a row's other numbers: 'b'" in fitted[1]
 
 
 def test_the_estimators_own_load_reads_the_file(fitted):

@@ -38,8 +38,8 @@ def fit_command(
     missing: Annotated[
         str,
         typer.Option(
-            help="impute (median, and a column that tells), refuse, or numbers that stand for "
-            "missing values, such as -200,9999."
+            help="impute (numbers from the others of their row), refuse, or numbers that stand "
+            "for missing values, such as -200,9999."
         ),
     ] = "impute",
     drop_missing_target: Annotated[
