@@ -50,13 +50,15 @@ class ExplainedEstimator(StoredEstimator):
         """1/lengthscale of every column that is an input, the most relevant first.
 
         In units of the column's standard deviation, averaged over the parts of the kernel. All
-        inputs of a category share a lengthscale; a column of several counts by the shortest. It
+        inputs of a category share a lengthscale; a column of several counts by the shortest. With a
+        linear map of the inputs it is that of the kernel along each of them. It
         ranks how fast the function varies, not what causes what. Empty for a kernel without a
         lengthscale for every input.
         """
         require_fitted(self)
         sources = self.columns_.plan.sources
-        return dict(relevance(self.model_.covariance.kernel, sources))
+        linear_map = self._fitted.units.inputs.linear_map
+        return dict(relevance(self.model_.covariance.kernel, sources, linear_map))
 
     def explain(
         self,
@@ -89,7 +91,7 @@ class ExplainedEstimator(StoredEstimator):
             else:
                 held = fitted.model.basis.beta if near is None else near.x
             units, points = fitted.units.inputs, held.detach().double().cpu().numpy()
-            rows = points * units.scale + units.shift
+            rows = units.in_units(points)
         else:
             rows = self._prediction_inputs(background)[1]
         rng = np.random.default_rng(seed_from(random_state))

@@ -73,16 +73,23 @@ def _along(
     return np.concatenate(found, axis=1)
 
 
-def relevance(kernel: Kernel, sources: Sequence[str]) -> tuple[tuple[str, float], ...]:
+def relevance(
+    kernel: Kernel, sources: Sequence[str], linear_map: NDArray[np.floating] | None = None
+) -> tuple[tuple[str, float], ...]:
     """Columns of a table with 1/lengthscale, in units of their standard deviation; largest first.
 
     Averaged over the parts of the kernel, weighted by their outputscales. A column with several
-    lengthscales counts by the shortest. Empty where the kernel has no lengthscale for every input.
+    lengthscales counts by the shortest. With a linear map L of the inputs the lengthscale of one is
+    the reach of the kernel along it, 1/√(Σ_k L_kj²/ℓ_k²). Empty where the kernel has no lengthscale
+    for every input.
     """
     parts = list(_parts(kernel, 1.0))
     total = sum(weight for weight, _ in parts)
     if not parts or total <= 0 or any(len(inverse) != len(sources) for _, inverse in parts):
         return ()
+    if linear_map is not None:
+        L = torch.as_tensor(linear_map, dtype=torch.float64)
+        parts = [(weight, (inverse.unsqueeze(1) * L).norm(dim=0)) for weight, inverse in parts]
     mean = sum((weight / total * inverse for weight, inverse in parts), torch.zeros(len(sources)))
     found: dict[str, float] = {}
     for name, value in zip(sources, mean.tolist(), strict=True):

@@ -83,6 +83,6 @@ def gradient_std_of(fitted: Fitted, X: Array) -> NDArray[np.float64]:
 def _in_units(fitted: Fitted, values: Tensor) -> NDArray[np.float64]:
     """Derivatives `[c, n, d]` of the model as those of y with respect to X."""
     targets = parts_of(fitted).targets
-    y, x = targets.scaling.scale, fitted.units.inputs.scale
-    found = values.permute(1, 0, 2).numpy() * y[:, None] / x
+    y = targets.scaling.scale
+    found = fitted.units.inputs.derivatives(values.permute(1, 0, 2).numpy() * y[:, None])
     return found[:, 0] if targets.single else found

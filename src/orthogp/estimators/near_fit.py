@@ -1,17 +1,20 @@
 """A fit in which every row counts, and the calibration that its left-out rows give it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from orthogp.estimators.calibration import Calibration, LatentScales
+from orthogp.estimators.scaling import mapped
 from orthogp.likelihoods import Likelihood, RegressionLikelihood
 from orthogp.model import VariationalGP
 from orthogp.posterior import AnyPredictor
-from orthogp.training import Report
+from orthogp.training import Report, Rows
 from orthogp.training.every_row import LeftOut
 
 Calibrate = Callable[[Likelihood, Tensor, Tensor, Tensor], Calibration | LatentScales]
@@ -20,7 +23,10 @@ Calibrate = Callable[[Likelihood, Tensor, Tensor, Tensor], Calibration | LatentS
 @dataclass(frozen=True)
 class NearFit:
     """A fitted model, predictions of left-out rows with the calibration that is learned from them,
-    what its hyperparameters took to find, and the seconds that conditioning on the rows took."""
+    what its hyperparameters took to find, and the seconds that conditioning on the rows took.
+
+    With a `linear_map` L the model is one of L x.
+    """
 
     model: VariationalGP
     predictor: AnyPredictor
@@ -29,6 +35,15 @@ class NearFit:
     history: tuple[Report, ...]
     steps: int
     seconds: float = 0.0
+    linear_map: NDArray[np.floating] | None = None
+
+
+def with_mapped_inputs(rows: Rows, linear_map: NDArray[np.floating] | None) -> Rows:
+    """The rows with L x in the place of x."""
+    if linear_map is None:
+        return rows
+    x = torch.from_numpy(mapped(rows.x.double().numpy(), linear_map))
+    return replace(rows, x=x.to(rows.x))
 
 
 def densities_of(found: NearFit) -> Float[Tensor, " n"]:

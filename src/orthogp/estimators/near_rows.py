@@ -13,16 +13,24 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from gpytorch.constraints import GreaterThan
 from gpytorch.kernels import Kernel
 from gpytorch.means import Mean
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from orthogp.estimators.intake import FitData
 from orthogp.estimators.learned_noise import with_learned_noise
-from orthogp.estimators.near_fit import Calibrate, NearFit, calibration_of, log_densities
+from orthogp.estimators.near_fit import (
+    Calibrate,
+    NearFit,
+    calibration_of,
+    log_densities,
+    with_mapped_inputs,
+)
 from orthogp.estimators.near_settings import NearSettings, checked_config
 from orthogp.estimators.scaling import Scaling
 from orthogp.estimators.start import given_points, own_kernel
@@ -49,6 +57,11 @@ from orthogp.training.search_run import SearchRun, search_checkpoints
 
 # Numbers in W, which holds w of every row: larger tables have fewer β and rely on near rows.
 MOST_FEATURES = 2**26
+# Inputs of which a linear map is learned: a step takes the square of their number.
+MOST_MAPPED = 64
+# Rows of which a linear map is learned; and how many rows for each of its weights make it as good
+# for new rows as for those.
+FEWEST_MAPPED, ROWS_A_WEIGHT = 1001, 10
 # GPyTorch allows no noise below 1e-4 of the target's variance; tables without noise want less.
 SMALLEST_NOISE = 1e-6
 JITTER = 1e-8
@@ -72,6 +85,8 @@ def fit_near(
     deadline = started + (math.inf if config.max_time is None else config.max_time)
     rows, mean = in_canonical_order(data.bound_rows), prior[1]
     found = starting_hyperparameters(settings, data, prior, rows, device)
+    if learns_map(settings, rows):
+        found.linear_map = torch.eye(rows.x.shape[1], dtype=torch.float64, device=device)
     most = None if settings["max_steps"] is None else config.max_steps
     run = search_run(settings, found, rows, most, generator)
     problem = _Problem(settings, data.units.inputs, mean, near, calibrate, most, generator)
@@ -80,9 +95,13 @@ def fit_near(
     first = problem.solve(rows, found, run, started + FIRST_SHARE * (deadline - started))
     if run.reason == "interrupt":
         return first
+    rows = with_mapped_inputs(rows, first.linear_map)
 
     def refit(rows: Rows, first: NearFit) -> NearFit:
-        """The fit of rows with known noise, from the hyperparameters of the first."""
+        """The fit of rows with known noise, from the hyperparameters of the first.
+
+        The rows are mapped as those of the first are.
+        """
         kernel, likelihood = deepcopy((first.model.covariance.kernel, first.model.likelihood))
         assert isinstance(likelihood, Gaussian)
         trained = [p for p in likelihood.parameters() if p.requires_grad]
@@ -98,7 +117,8 @@ def fit_near(
         history = tuple(replace(r, step=r.step + first.steps) for r in again.history)
         for parameter in trained:
             parameter.requires_grad_(True)
-        return replace(again, history=(*first.history, *history), steps=first.steps + again.steps)
+        history, steps = (*first.history, *history), first.steps + again.steps
+        return replace(again, history=history, steps=steps, linear_map=first.linear_map)
 
     return with_learned_noise(first, rows, refit, calibrate, deadline, generator)
 
@@ -127,7 +147,8 @@ class _Problem:
 
         The rows `chosen` are left out to calibrate, random ones by default.
         """
-        settings, generator, device, steps = self.settings, self.generator, found.noise.device, 0
+        settings, generator, device = self.settings, self.generator, found.noise.device
+        steps, learned = 0, None
         if settings["train_hyperparameters"] and found.parameters:
             now = time.monotonic()
             limit = now + LEARNING_SHARE * (deadline - now)
@@ -136,9 +157,13 @@ class _Problem:
                     found, rows, generator, limit, self.max_steps, run.report, checkpoint=run
                 )
                 steps, run.reason = learned.steps, "interrupt" if learned.interrupted else "steps"
-        began = time.monotonic()
-        exact = len(rows) <= MOST_EXACT.get(device.type, MOST_EXACT["cpu"])
-        exact = exact and settings["inducing_points"] is None
+        began, linear_map = time.monotonic(), _learned_map(found, rows.x.dtype)
+        rows = with_mapped_inputs(rows, linear_map)
+        if chosen is None and linear_map is not None:
+            # Of few rows, those that the map was learned from are predicted better than new ones.
+            few = len(rows) < ROWS_A_WEIGHT * linear_map.size
+            chosen = learned.judged if few and learned is not None else None
+        exact = _is_exact(len(rows), device) and settings["inducing_points"] is None
         beta = given_points(settings, "inducing_points", self.inputs)
         if exact:
             beta = rows.x.unique(dim=0)
@@ -147,13 +172,13 @@ class _Problem:
             beta = choose_inducing_points(settings, rows, found.covariance, most, generator)
         model = near_model(settings, found.covariance.kernel, found.likelihood, self.mean, beta)
         if exact:
-            conditioned = condition_exactly(model, rows)
+            conditioned = condition_exactly(model, rows, chosen)
         else:
             conditioned = _conditioned(
                 model, rows, self.near, self.calibrate, deadline, generator, chosen
             )
         ended = _ended(conditioned, self.calibrate, tuple(run.history), steps)
-        return replace(ended, seconds=time.monotonic() - began)
+        return replace(ended, seconds=time.monotonic() - began, linear_map=linear_map)
 
 
 def starting_hyperparameters(
@@ -173,6 +198,31 @@ def starting_hyperparameters(
     found = Hyperparameters(Covariance(kernel), likelihood)
     require_evaluable(found.covariance, rows.x[:1].to(device))
     return found
+
+
+def learns_map(settings: Mapping[str, Any], rows: Rows) -> bool:
+    """Whether a linear map of the inputs is learned with the default kernel."""
+    named = ("kernel", "inducing_points")
+    free = settings["standardize"] and settings["ard"] and all(settings[n] is None for n in named)
+    several = 2 <= rows.x.shape[1] <= MOST_MAPPED and len(rows) >= FEWEST_MAPPED
+    return bool(settings["linear_map"] == "auto" and free and several)
+
+
+def _is_exact(num_rows: int, device: torch.device) -> bool:
+    """Whether a table is so small that its model is the exact process."""
+    return num_rows <= MOST_EXACT.get(device.type, MOST_EXACT["cpu"])
+
+
+def _learned_map(found: Hyperparameters, dtype: torch.dtype) -> NDArray[np.floating] | None:
+    """The linear map in this dtype; None where it leaves inputs as they are."""
+    if found.linear_map is None:
+        return None
+    linear_map = found.linear_map.detach().to("cpu", dtype)
+    return (
+        None
+        if torch.equal(linear_map, torch.eye(len(linear_map)).to(dtype))
+        else linear_map.numpy()
+    )
 
 
 def search_run(

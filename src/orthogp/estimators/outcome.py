@@ -1,13 +1,13 @@
 """What a fit has come to: its fitted state, and a warning if it has learned nothing."""
 
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 from torch import Tensor
 
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.intake import FitData
-from orthogp.estimators.near_fit import NearFit
+from orthogp.estimators.near_fit import NearFit, with_mapped_inputs
 from orthogp.execution.team import current_team
 from orthogp.likelihoods import Likelihood
 from orthogp.training import full_bound, gain_over_constant
@@ -24,9 +24,13 @@ def fitted_with_rows(data: FitData, found: NearFit) -> Fitted:
         warn_if_nothing_learned(model.likelihood, left_out.y, left_out.mean, left_out.variance)
     team.align([*model.parameters(), *model.buffers()])
     whole_bound = full_bound if model.log_noise is None else bound_with_log_noise
-    bound = team.agree(whole_bound(model, data.bound_rows, data.num_rows))
+    rows = with_mapped_inputs(data.bound_rows, found.linear_map)
+    bound = team.agree(whole_bound(model, rows, data.num_rows))
+    units = data.units
+    if found.linear_map is not None:
+        units = replace(units, inputs=units.inputs.followed_by(found.linear_map))
     return Fitted(
-        units=data.units,
+        units=units,
         model=model,
         predictor=found.predictor if team.size == 1 else model.predictor(),
         calibration=team.agree(found.calibration),

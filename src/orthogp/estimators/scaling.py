@@ -1,7 +1,7 @@
 """Between the units of the user and those of the model, in which columns are standardised."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,28 +16,67 @@ ROUNDING = 10 * np.finfo(np.float64).eps
 CHUNK_ELEMENTS = 2**22
 # Powers of two: room is left above for predictions beyond the largest target.
 LARGEST_EXPONENT = 1000
+# In units of a column's spread, of what is mapped: float32 has squares of such numbers.
+FARTHEST = 1e15
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """x = (X − shift) / scale of every column."""
+    """x = (X − shift) / scale of every column; with a linear map L the inputs are L x.
+
+    L is in the dtype of the fit, to which x and L x are rounded: a copy of a training row is mapped
+    to where that row is.
+    """
 
     shift: Array
     scale: Array
+    linear_map: NDArray[np.floating] | None = None
 
     @staticmethod
     def none(columns: int) -> "Scaling":
         return Scaling(np.zeros(columns), np.ones(columns))
 
     def standardise(self, values: Array, dtype: torch.dtype = torch.float64) -> Tensor:
-        """In `dtype`, chunk by chunk: no second copy in float64."""
+        """The inputs in `dtype`, chunk by chunk: no second copy in float64."""
         out = torch.empty(values.shape, dtype=dtype, device="cpu")
         step = max(1, CHUNK_ELEMENTS // max(1, values.shape[-1]))
         for start in range(0, len(values), step):
             with np.errstate(over="ignore"):
                 part = (values[start : start + step] - self.shift) / self.scale
+            if self.linear_map is not None:
+                part = mapped(part, self.linear_map)
             out[start : start + step] = torch.from_numpy(part)
         return out
+
+    def in_units(self, points: Array) -> Array:
+        """The reverse of `standardise`."""
+        if self.linear_map is not None:
+            found = np.linalg.lstsq(self.linear_map.astype(np.float64), points.T)[0]
+            points = found.T.astype(np.float64)
+        return points * self.scale + self.shift
+
+    def derivatives(self, values: Array) -> Array:
+        """∂/∂X, in the last axis, of what has these derivatives with respect to the inputs."""
+        if self.linear_map is not None:
+            values = values @ self.linear_map.astype(np.float64)
+        return values / self.scale
+
+    def followed_by(self, linear_map: NDArray[np.floating]) -> "Scaling":
+        """The same, and then a linear map of the inputs."""
+        if self.linear_map is not None:
+            first = self.linear_map.astype(np.float64)
+            linear_map = (linear_map @ first).astype(linear_map.dtype)
+        return replace(self, linear_map=linear_map)
+
+
+def mapped(x: Array, linear_map: NDArray[np.floating]) -> Array:
+    """L x of every row, by sums of columns: a product of matrices would round a row as the number
+    of rows has it."""
+    rounded = x.clip(-FARTHEST, FARTHEST).astype(linear_map.dtype).astype(np.float64)
+    out = np.zeros((len(x), len(linear_map)))
+    for column, weights in zip(rounded.T, linear_map.T.astype(np.float64), strict=True):
+        out += column[:, None] * weights
+    return out.astype(linear_map.dtype).astype(np.float64)
 
 
 @dataclass(frozen=True)

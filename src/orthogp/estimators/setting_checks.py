@@ -36,8 +36,9 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     _require(settings, "noise", valid, " or ".join(map(repr, NOISES)))
     valid = settings["missing_targets"] in ("error", "drop")
     _require(settings, "missing_targets", valid, "'error' or 'drop'")
-    valid = settings["input_transform"] in ("auto", None)
-    _require(settings, "input_transform", valid, "'auto' or None")
+    for name in ("input_transform", "linear_map"):
+        valid = settings[name] is None or settings[name] == "auto"
+        _require(settings, name, valid, "'auto' or None")
     promise = settings["coverage_guarantee"]
     valid = isinstance(promise, bool | np.bool_) or promise in ("split", "cross")
     _require(settings, "coverage_guarantee", valid, "True, False, 'split' or 'cross'")

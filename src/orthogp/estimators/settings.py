@@ -76,6 +76,9 @@ class Settings:
             normal scores of their quantiles, and adds indicators of gaps and of frequent values,
             where that gives left-out rows a higher density. Of an array it decides on indicators of
             gaps alone. None transforms nothing and has the indicators of gaps.
+        linear_map: "auto" learns a linear map of the standardised inputs, of which the default
+            kernel then is one, where that predicts left-out rows better; None does without. It
+            needs near rows, Gaussian noise and a table too large for the exact process.
         coverage_guarantee: whether intervals and sets of classes are promised to hold a share of
             new rows: True or "split" keeps a fifth of the rows (at most 2000) from the fit; "cross"
             keeps none, fits five times more, and promises less.
@@ -141,6 +144,7 @@ class Settings:
         missing_targets: str = "error",
         target_transform: str | None = None,
         input_transform: str | None = "auto",
+        linear_map: str | None = "auto",
         coverage_guarantee: bool | str = False,
         standardize: bool = True,
         early_stopping: bool = False,
@@ -186,6 +190,7 @@ class Settings:
         self.missing_targets = missing_targets
         self.target_transform = target_transform
         self.input_transform = input_transform
+        self.linear_map = linear_map
         self.coverage_guarantee = coverage_guarantee
         self.standardize = standardize
         self.early_stopping = early_stopping

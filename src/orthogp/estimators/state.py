@@ -201,10 +201,8 @@ def unpack_names(names: Any, count: int) -> NDArray:
 
 
 def pack_scaling(name: str, scaling: Scaling) -> dict[str, Tensor]:
-    return {
-        f"{name}_shift": torch.from_numpy(scaling.shift),
-        f"{name}_scale": torch.from_numpy(scaling.scale),
-    }
+    parts = {"shift": scaling.shift, "scale": scaling.scale, "linear_map": scaling.linear_map}
+    return {f"{name}_{k}": torch.from_numpy(v) for k, v in parts.items() if v is not None}
 
 
 def unpack_scaling(name: str, tensors: Mapping[str, Tensor], count: int) -> Scaling:
@@ -213,7 +211,14 @@ def unpack_scaling(name: str, tensors: Mapping[str, Tensor], count: int) -> Scal
     )
     if not bool((scale > 0).all()):
         raise FileError(f"its {name}_scale is not positive")
-    return Scaling(shift.numpy(), scale.numpy())
+    found, linear_map = Scaling(shift.numpy(), scale.numpy()), f"{name}_linear_map"
+    if linear_map not in tensors:
+        # Formats before 1.10 had none.
+        return found
+    values, dtype = finite_tensor(tensors, linear_map, (count, count)), tensors[linear_map].dtype
+    if dtype not in (torch.float32, torch.float64):
+        raise FileError(f"its {linear_map} is not of floating point numbers")
+    return replace(found, linear_map=values.to(dtype).numpy())
 
 
 def finite_tensor(

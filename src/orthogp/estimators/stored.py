@@ -182,8 +182,9 @@ class StoredEstimator(Settings, BaseEstimator):
                 "inputs that orthogp.tables.Encoder(gp.columns_.plan) makes of them",
                 stacklevel=3,
             )
-        predictor = deepcopy(model).cpu().condensed()
-        export_onnx(path, predictor, *units, mean=deepcopy(model.mean).cpu(), **variances)
+        predictor, mean = deepcopy(model).cpu().condensed(), deepcopy(model.mean).cpu()
+        linear_map = None if x.linear_map is None else torch.from_numpy(x.linear_map).double()
+        export_onnx(path, predictor, *units, mean=mean, linear_map=linear_map, **variances)
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """All of a fitted estimator but its model, as JSON and tensors."""
@@ -228,7 +229,7 @@ class StoredEstimator(Settings, BaseEstimator):
         """Refuses a state whose predictions, at some of its own points, are not all finite."""
         points = self.model_.basis.beta[:CHECKED_POINTS].detach().double().cpu().numpy()
         inputs, estimator = self._fitted.units.inputs, cast(Any, self)
-        X = points * inputs.scale + inputs.shift
+        X = inputs.in_units(points)
         if hasattr(self, "classes_"):
             found = [estimator.predict_proba(X)]
         else:

@@ -69,7 +69,7 @@ def points_in_units(gp: Any) -> tuple[Points, Points]:
     scaling = gp._fitted.units.inputs
 
     def in_units(points: Tensor) -> Points:
-        return points.detach().double().cpu().numpy() * scaling.scale + scaling.shift
+        return scaling.in_units(points.detach().double().cpu().numpy())
 
     return in_units(gp.model_.basis.beta), in_units(gp.model_.basis.gamma)
 

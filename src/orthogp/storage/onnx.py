@@ -117,17 +117,20 @@ def export_onnx(
     noise_variance: Float[Tensor, " c"] | None,
     latent_scale: Float[Tensor, " c"] | float = 1.0,
     mean: Mean | None = None,
+    linear_map: Float[Tensor, "d d"] | None = None,
 ) -> None:
     """Writes a graph from "x" [N, d] to "mean" and "variance", [N] or, for c > 1, [N, c].
 
-    The model was trained on (x − x_shift)/x_scale and (y − y_shift)/y_scale, with `mean` as the
-    prior mean. The variance is `latent_scale` times that of the latent function, plus
-    `noise_variance` where there is one: then it is that of a new observation.
+    The model was trained on (x − x_shift)/x_scale, times `linear_map` if there is one, and
+    (y − y_shift)/y_scale, with `mean` as the prior mean. The variance is `latent_scale` times that
+    of the latent function, plus `noise_variance` where there is one: then it is that of a new
+    observation.
     """
     g = Graph(_import_onnx())
     weights = torch.cat([predictor.beta_weights, predictor.gamma_weights], 1)
     y_scale = y_scale.to(weights)
     x = g("Div", g("Sub", "x", x_shift), x_scale)
+    x = x if linear_map is None else g("MatMul", x, linear_map.mT.contiguous())
     K_xa = _block(g, predictor.covariance, x, torch.cat([predictor.beta, predictor.gamma]))
     # m(x) = k_xα a, in the units of y
     m = g("MatMul", K_xa, (weights.mT * y_scale).contiguous())

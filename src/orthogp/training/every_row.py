@@ -80,12 +80,18 @@ class Conditioned:
 Score = Callable[[LeftOut], float]
 
 
-def condition_exactly(model: VariationalGP, rows: Rows) -> Conditioned:
-    """The exact process, for a model whose β are all rows; the rows are held for more to join."""
-    table = RowTable(model, rows, torch.arange(len(rows)))
+def condition_exactly(
+    model: VariationalGP, rows: Rows, chosen: Int[Tensor, " m"] | None = None
+) -> Conditioned:
+    """The exact process, for a model whose β are all rows; the rows are held for more to join.
+
+    Of the predictions of left-out rows those of `chosen` are kept, all by default.
+    """
+    table = RowTable(model, rows, torch.arange(len(rows)) if chosen is None else chosen)
     mean, variance = leave_one_out(
         model.covariance, table.observed.x, table.observed.y, table.observed.noise
     )
+    mean, variance = mean[:, table.chosen], variance[:, table.chosen]
     model.near = table.near_rows(table.observed.y, count=0)
     return Conditioned(model, model.predictor(), table.left_out(table.chosen, mean, variance))
 

@@ -70,10 +70,19 @@ def climb(
 
 
 class Hyperparameters:
-    """Those of a kernel and of Gaussian noise that are to be learned."""
+    """Those of a kernel and of Gaussian noise that are to be learned.
 
-    def __init__(self, covariance: Covariance, likelihood: Gaussian):
-        self.covariance, self.likelihood = covariance, likelihood
+    `parameters` are those of the kernel and the noise. With `linear_map` the kernel is of L x: all
+    else takes L as it is, and `climb` moves it where it is told to.
+    """
+
+    def __init__(
+        self,
+        covariance: Covariance,
+        likelihood: Gaussian,
+        linear_map: Float[Tensor, "d d"] | None = None,
+    ):
+        self.covariance, self.likelihood, self.linear_map = covariance, likelihood, linear_map
         parts = (*covariance.parameters(), *likelihood.parameters())
         self.parameters = [p for p in parts if p.requires_grad]
         self._constraints = {
@@ -92,11 +101,24 @@ class Hyperparameters:
         zero = torch.zeros((), dtype=torch.float64, device=self.noise.device)
         return log_prior(self._priors) if self._priors else zero
 
+    def mapped(self, x: Float[Tensor, "*n d"]) -> Float[Tensor, "*n d"]:
+        """The inputs of the kernel."""
+        return x if self.linear_map is None else x @ self.linear_map.mT
+
     def values(self) -> list[Tensor]:
-        return [p.detach().clone() for p in self.parameters]
+        """Of the parameters and, last, the linear map if there is one."""
+        parts = self.parameters if self.linear_map is None else [*self.parameters, self.linear_map]
+        return [part.detach().clone() for part in parts]
 
     @torch.no_grad()
     def set(self, values: Sequence[Tensor]) -> None:
+        if self.linear_map is not None:
+            *values, linear_map = values
+            self.linear_map = linear_map.to(self.linear_map)
+        self._set_parameters(values)
+
+    @torch.no_grad()
+    def _set_parameters(self, values: Sequence[Tensor]) -> None:
         for parameter, value in zip(self.parameters, values, strict=True):
             parameter.copy_(value)
 
@@ -109,6 +131,37 @@ class Hyperparameters:
     ) -> bool:
         """As `climb`, with these parameters."""
         return climb(self.parameters, objective, steps, learning_rate, deadline)
+
+    def climb_with_map(
+        self,
+        objective: Callable[[int], Tensor],
+        steps: int,
+        learning_rate: float,
+        deadline: float = math.inf,
+        pull: float = 0.0,
+    ) -> bool:
+        """As `climb`, with these parameters and the linear map.
+
+        What moves is B with L = diag(ρ)⁻¹ B diag(r), where ρ is the relevance of each of the
+        kernel's inputs and r that of each x: a step changes distances as much along any x that
+        matters, and hardly along one that does not. `pull` · ½ Σ_{i≠j} B_ij² is taken off.
+        """
+        before = self.linear_map
+        assert before is not None
+        with torch.no_grad():
+            out = self.covariance.relevance(before).sqrt().unsqueeze(-1)
+            within = (out * before).norm(dim=0)
+            within = within.clamp_min(SMALLEST * within.max())
+        B = (out * before / within).requires_grad_()
+
+        def at_map(step: int) -> Tensor:
+            self.linear_map = B * within / out
+            mixed = B - B.diag().diag()
+            return objective(step) - 0.5 * pull * mixed.square().sum()
+
+        done = climb([*self.parameters, B], at_map, steps, learning_rate, deadline)
+        self.linear_map = (B.detach() * within / out) if done else before
+        return done
 
     def ascend(
         self,
@@ -129,7 +182,7 @@ class Hyperparameters:
         import numpy as np
         from scipy.optimize import minimize
 
-        start = self.values()
+        start = [p.detach().clone() for p in self.parameters]
         coordinates = [self._coordinates(p) for p in self.parameters]
         sizes = [1 if tied else p.numel() for p in self.parameters]
         several = torch.cat([torch.full((s,), float(s > 1), dtype=torch.float64) for s in sizes])
@@ -142,7 +195,7 @@ class Hyperparameters:
             count += 1
             u = torch.from_numpy(moved.copy()).requires_grad_()
             raw = [at(part) for at, part in zip(coordinates, u.split(sizes), strict=True)]
-            self.set([value.detach() for value in raw])
+            self._set_parameters([value.detach() for value in raw])
             try:
                 value = objective()
             except NumericalError:
@@ -155,7 +208,7 @@ class Hyperparameters:
             away = pull * several * u.detach()
             found = -value.item() + 0.5 * float(away @ u.detach())
             if found < best[0]:
-                best = found, self.values()
+                best = found, [p.detach().clone() for p in self.parameters]
             return found, (grad + away).numpy()
 
         widest = math.log(MOST_CHANGE)
@@ -165,7 +218,7 @@ class Hyperparameters:
                 bounds=[(-widest, widest)] * sum(sizes),
                 options={"ftol": LEAST_STEP, "maxcor": 20, "maxiter": evaluations},
             )  # fmt: skip
-        self.set(best[1])
+        self._set_parameters(best[1])
         return count
 
     def _coordinates(self, parameter: Tensor) -> Callable[[Tensor], Tensor]:

@@ -6,10 +6,14 @@ kernel tied to each other, then with each free, but pulled to where it was tied.
 
 - likewise the evidence of some of its rows, and, because there are several optima, from the start
   that of random blocks of rows;
-- from the better of these the evidence of patches of neighbouring rows, which see what is short,
-  and on a GPU once more that of some rows, of many now;
+- from the better of these the evidence of patches of neighbouring rows, which see what is short;
 - from the better of these the leave-one-out density log p(y_i | the rows near x_i without i), which
-  minibatches estimate without bias whatever the number of rows.
+  minibatches estimate without bias whatever the number of rows, with a linear map of the inputs;
+- where the map predicts no better, on a GPU the evidence of some rows once more, of many now;
+- from the better of these the leave-one-out density once more, with the map as it is.
+
+A small table has the map too, learned from half of its rows, and then the evidence of all of them
+given the map.
 
 Of all values found those are taken that predict left-out rows best, by the mean of two figures in
 nats a row: their log density, and that of a normal distribution with the same variance for all. The
@@ -21,7 +25,8 @@ are predicted from more rows near them than it can afford.
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -44,7 +49,7 @@ from orthogp.training.search_stages import Learned, Progress, SearchCheckpoint, 
 # that of some of them leads most of the way.
 MOST_EXACT = {"cpu": 2000, "cuda": 6000}
 TIED_ROWS, FIRST_ROWS = {"cpu": 400, "cuda": 2000}, {"cpu": 1000, "cuda": 3000}
-EVALUATIONS, LAST_EVALUATIONS = 80, 25
+EVALUATIONS, LAST_EVALUATIONS, MAPPED_EVALUATIONS = 80, 25, {"cpu": 10, "cuda": 25}
 # Rows of a large table whose evidence a GPU climbs once more; a CPU takes too long for as many.
 # Three matrices of their size must be affordable: at most about twelve are in memory.
 MANY_ROWS, MATRICES = {"cpu": 0, "cuda": 12000}, 3
@@ -56,6 +61,10 @@ BLOCK_ROWS = {"cpu": 512, "cuda": 2048}
 NEAR, BATCH, POOL, REFRESH = 32, {"cpu": 256, "cuda": 2048}, 8, 20
 EVIDENCE_STEPS, PATCH_STEPS, LEAVE_ONE_OUT_STEPS = 100, 60, 100
 EVIDENCE_RATE, LEAVE_ONE_OUT_RATE = 0.15, 0.05
+# Steps of a round with a linear map, which takes twice as long as one without, and rows of a step.
+MAP_STEPS, MAP_ROUNDS, MAP_RATE, MAP_BATCH = 100, 8, 0.02, {"cpu": 128, "cuda": 2048}
+# The standard deviation that is expected of the weights by which a linear map mixes inputs.
+MAP_SPREAD = 0.3
 # What a search of a large table takes if no stage is repeated.
 TYPICAL_STEPS = 2 * EVALUATIONS + EVIDENCE_STEPS + PATCH_STEPS + LEAVE_ONE_OUT_STEPS
 # An objective is climbed again from where it led as long as that gains so much, in nats a row, and
@@ -104,10 +113,13 @@ def learn_to_predict(
         progress = Progress({"start": (search.judge().score, hyperparameters.values())})
     else:
         search.restore(saved[0])
-        progress = Progress.of(*saved, len(hyperparameters.parameters))
+        progress = Progress.of(*saved, len(hyperparameters.values()))
     interrupted = False
     while progress.stage < len(stages):
         stage, tried = stages[progress.stage], progress.tried
+        if progress.round == 0 and not stage.is_wanted(progress.best()):
+            progress.stage += 1
+            continue
         source = stage.name if progress.round else stage.source
         before, values = tried[source if source in tried else progress.best()]
         affordable = math.inf if max_steps is None else max_steps - progress.steps
@@ -138,7 +150,7 @@ def learn_to_predict(
     chosen = progress.best()
     hyperparameters.set(progress.tried[chosen][1])
     scores = {name: score for name, (score, _) in progress.tried.items()}
-    return Learned(scores, chosen, progress.steps, interrupted)
+    return Learned(scores, chosen, progress.steps, interrupted, search.judged)
 
 
 class _Search:
@@ -191,10 +203,16 @@ class _Search:
         count, first = len(self.x), self._on_device(FIRST_ROWS)
         tied = self._by_newton("tied", "start", self._on_device(TIED_ROWS), EVALUATIONS)
         some = self._by_newton("some_rows", "tied", first, EVALUATIONS)
-        if self.exact and count <= 1.5 * first:
-            return [tied, self._by_newton("evidence", "tied", count, EVALUATIONS)]
+        by_map = [] if self.hyperparameters.linear_map is None else [self._by_map()]
         if self.exact:
-            return [tied, some, self._by_newton("evidence", "some_rows", count, LAST_EVALUATIONS)]
+            if count <= 1.5 * first:
+                by_evidence = [self._by_newton("evidence", "tied", count, EVALUATIONS)]
+            else:
+                last = self._by_newton("evidence", "some_rows", count, LAST_EVALUATIONS)
+                by_evidence = [some, last]
+            steps = self._on_device(MAPPED_EVALUATIONS)
+            mapped = self._by_newton("mapped_evidence", None, count, steps)
+            return [tied, *by_evidence, *by_map, replace(mapped, after="linear_map")]
         patches = self._by_adam("patches", None, self.evidence_of_patches, PATCH_STEPS)
         left_out = self._by_adam("leave_one_out", None, self.leave_one_out, LEAVE_ONE_OUT_STEPS)
         if self.centres is not None:
@@ -207,7 +225,8 @@ class _Search:
             some,
             self._by_adam("evidence", "start", self.evidence_of_random_rows, EVIDENCE_STEPS),
             patches,
-            *([many] if most > first else []),
+            *by_map,
+            *([replace(many, unless="linear_map")] if most > first else []),
             left_out,
         ]
 
@@ -222,6 +241,17 @@ class _Search:
             return most if self.hyperparameters.climb(objective, most, rate, deadline) else None
 
         return Stage(name, source, climb, steps, ROUNDS, margin)
+
+    def _by_map(self) -> Stage:
+        """The leave-one-out density with a linear map of the inputs."""
+
+        def climb(most: int, deadline: float) -> int | None:
+            pull = 1.0 / (MAP_SPREAD**2 * len(self.others))
+            objective = partial(self.leave_one_out, sizes=MAP_BATCH)
+            done = self.hyperparameters.climb_with_map(objective, most, MAP_RATE, deadline, pull)
+            return most if done else None
+
+        return Stage("linear_map", None, climb, MAP_STEPS, MAP_ROUNDS, LEAST_GAIN)
 
     def _by_newton(
         self, name: str, source: str | None, count: int, steps: int, margin: float = 0.0
@@ -251,8 +281,8 @@ class _Search:
         centre = self._neighbors.points[chosen]
         return self._evidence(self._neighbors.nearest(centre, self._on_device(BLOCK_ROWS))[0])
 
-    def leave_one_out(self, step: int) -> Tensor:
-        batch = self._on_device(BATCH)
+    def leave_one_out(self, step: int, sizes: Mapping[str, int] = BATCH) -> Tensor:
+        batch = self._on_device(sizes)
         if step % REFRESH == 0:
             self._pool = self.others[self._sample(POOL * batch, len(self.others))]
             self._near = self._nearest(self._pool, NEAR)
@@ -270,7 +300,16 @@ class _Search:
         """By left-out rows, and the priors' share; -inf for values that lead nowhere."""
         try:
             if self.exact:
-                rows, (mean, variance) = slice(None), self._exactly_left_out()
+                mean, variance = self._exactly_left_out()
+                # A map is learned from the others.
+                if self.hyperparameters.linear_map is None:
+                    rows = slice(None)
+                else:
+                    rows, mean, variance = (
+                        self.judged,
+                        mean[:, self.judged],
+                        variance[:, self.judged],
+                    )
             else:
                 rows, (mean, variance) = self.judged, self._judged_moments()
             weight = torch.ones_like(self.y[0]) if self.weight is None else self.weight
@@ -287,7 +326,7 @@ class _Search:
 
     def _judged_moments(self) -> tuple[Float[Tensor, "c m"], Float[Tensor, "c m"]]:
         weight = torch.ones_like(self.y[0]) if self.weight is None else self.weight
-        rows = Observations(self.x, self.y, self._noise() / weight)
+        rows = Observations(self._inputs().to(self.x), self.y, self._noise() / weight)
         near = NearPredictor(self.covariance, rows, NEAR_JUDGED, self._tree(), None, None)
         mean, variance = near.leave_one_out(self.judged)
         return mean, variance + self._noise(self.judged)
@@ -298,7 +337,7 @@ class _Search:
         Rows at one input count as their mean, whose noise is less by their number.
         """
         noise = self.hyperparameters.noise.unsqueeze(-1)
-        x, place = self.x.unique(dim=0, return_inverse=True)
+        x, place = self._inputs().unique(dim=0, return_inverse=True)
         weight = torch.ones_like(self.y[:1]) if self.weight is None else self.weight.unsqueeze(0)
         weight = weight if self.noise_scale is None else weight / self.noise_scale
         total = weight.new_zeros(len(weight), len(x)).index_add_(1, place, weight)
@@ -316,7 +355,7 @@ class _Search:
             noise_near = noise_near * self.noise_scale[:, near]
         if self.weight is not None:
             noise_near = noise_near / self.weight[near]
-        x, x_near = self.x[rows].double(), self.x[near].double()
+        x, x_near = self._inputs(rows), self._inputs(near)
         return left_out_moments(
             self.covariance, x, self._noise(rows), x_near, self.y[:, near], noise_near
         )
@@ -330,7 +369,7 @@ class _Search:
         weight = None if self.weight is None else self.weight[rows]
         scale = None if self.noise_scale is None else self.noise_scale[:, rows]
         value = log_evidence(
-            self.covariance, self.hyperparameters.noise, self.x[rows].double(), self.y[:, rows],
+            self.covariance, self.hyperparameters.noise, self._inputs(rows), self.y[:, rows],
             weight, scale,
         )  # fmt: skip
         return value / len(rows) + self._log_prior()
@@ -353,4 +392,8 @@ class _Search:
 
     @torch.no_grad()
     def _tree(self) -> Neighbors:
-        return Neighbors(self.x.double() * self.covariance.relevance(self.x).sqrt())
+        return Neighbors(self._inputs() * self.covariance.relevance(self.x).sqrt())
+
+    def _inputs(self, rows: Int[Tensor, "*m"] | slice = slice(None)) -> Float[Tensor, "*m d"]:
+        """What the kernel sees of these rows."""
+        return self.hyperparameters.mapped(self.x[rows].double())

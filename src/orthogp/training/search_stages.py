@@ -1,20 +1,25 @@
 """A search in stages: what each climbs, what has been tried, and what it needs to go on."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from jaxtyping import Int
 from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Learned:
-    """The score of each set of values tried, in nats a row, by its name, and how it ended."""
+    """The score of each set of values tried, in nats a row, by its name, and how it ended.
+
+    `judged` are the rows that no linear map was learned from.
+    """
 
     scores: dict[str, float]
     chosen: str
     steps: int
     interrupted: bool
+    judged: Int[Tensor, " m"] = field(compare=False)
 
 
 @runtime_checkable
@@ -31,7 +36,9 @@ class Stage:
     """An objective, and from which of the values tried it is climbed; None is the best.
 
     `climb` takes the most steps and the deadline, and returns the steps taken, or None where they
-    led nowhere. `margin` is by how much its values must be better than those of other stages.
+    led nowhere. `margin` is by how much its values must be better than those of other stages. With
+    `after` the stage is left out unless that one has the best values so far, with `unless` where it
+    has them.
     """
 
     name: str
@@ -40,6 +47,12 @@ class Stage:
     steps: int
     rounds: int = 1
     margin: float = 0.0
+    after: str | None = None
+    unless: str | None = None
+
+    def is_wanted(self, best: str) -> bool:
+        """Whether it is to be climbed where the stage `best` has the best values."""
+        return self.after in (None, best) and self.unless != best
 
 
 @dataclass
