@@ -547,13 +547,16 @@ def test_a_constraint_that_is_not_described_is_refused(tmp_path):
 def test_a_newer_minor_format_is_read_and_a_newer_major_is_not(whole, content, tmp_path):
     tensors, header = content
     path = tmp_path / "m"
-    forge(path, tensors, {**header, "format": [1, FORMAT[1] + 1], "orthogp": "3.2.1", "novelty": 1})
+    major, minor = FORMAT
+    newer = {"format": [major, minor + 1], "orthogp": "3.2.1"}
+    forge(path, tensors, header | newer | {"novelty": 1})
     assert_same_predictions(load_model(whole).model, load_model(path).model)
-    forge(path, tensors, {**header, "format": [2, 0], "orthogp": "9.0.0"})
-    with pytest.raises(FileError, match=r"format 2\.0.*9\.0\.0"):
-        load_model(path)
+    for wrong in (0, major + 1):
+        forge(path, tensors, {**header, "format": [wrong, 0], "orthogp": "9.0.0"})
+        with pytest.raises(FileError, match=rf"format {wrong}\.0"):
+            load_model(path)
     header["kernel"]["type"] = "QuantumKernel"
-    forge(path, tensors, {**header, "format": [1, FORMAT[1] + 1], "orthogp": "3.2.1"})
+    forge(path, tensors, header | newer)
     with pytest.raises(FileError, match=r"newer.*3\.2\.1"):
         load_model(path)
 

@@ -213,7 +213,7 @@ def unpack_scaling(name: str, tensors: Mapping[str, Tensor], count: int) -> Scal
         raise FileError(f"its {name}_scale is not positive")
     found, linear_map = Scaling(shift.numpy(), scale.numpy()), f"{name}_linear_map"
     if linear_map not in tensors:
-        # Formats before 1.10 had none.
+        # Formats before 2.0 had none.
         return found
     values, dtype = finite_tensor(tensors, linear_map, (count, count)), tensors[linear_map].dtype
     if dtype not in (torch.float32, torch.float64):

@@ -35,8 +35,9 @@ from orthogp.storage.near import describe_near, restore_near, rows_folder
 from orthogp.storage.recipes import Tensors, is_finite_number
 
 KIND = "model"
-# A minor version adds what an older reader may ignore; anything else is a major version.
-FORMAT = (1, 10)
+# A minor version adds what an older reader may ignore; anything else is a major version. Inputs
+# that are mapped or filled in came with 2.0.
+FORMAT, OLDEST_MAJOR = (2, 0), 1
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,11 @@ def _assemble(tensors: Tensors, header: Description, passed: dict[str, Any]) -> 
     major, minor = header["format"]
     if (type(major), type(minor)) != (int, int):
         raise FileError("its format has no version")
-    if major != FORMAT[0]:
-        raise FileError(f"it has format {major}.{minor} and this orthogp reads {FORMAT[0]}.x")
+    if not OLDEST_MAJOR <= major <= FORMAT[0]:
+        raise FileError(
+            f"it has format {major}.{minor} and this orthogp reads {OLDEST_MAJOR}.0 to "
+            f"{FORMAT[0]}.x"
+        )
     basis = restore_basis(header["basis"], tensors_under(tensors, "basis"))
     if passed["likelihood"] is not None:
         passed["likelihood"] = as_likelihood(passed["likelihood"], basis.num_latents)
