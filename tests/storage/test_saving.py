@@ -553,7 +553,8 @@ def test_a_newer_minor_format_is_read_and_a_newer_major_is_not(whole, content, t
     assert_same_predictions(load_model(whole).model, load_model(path).model)
     for wrong in (0, major + 1):
         forge(path, tensors, {**header, "format": [wrong, 0], "orthogp": "9.0.0"})
-        with pytest.raises(FileError, match=rf"format {wrong}\.0"):
+        newer_note = r".*9\.0\.0" if wrong > major else ""
+        with pytest.raises(FileError, match=rf"format {wrong}\.0{newer_note}"):
             load_model(path)
     header["kernel"]["type"] = "QuantumKernel"
     forge(path, tensors, header | newer)
