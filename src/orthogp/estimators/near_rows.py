@@ -35,6 +35,7 @@ from orthogp.estimators.near_settings import NearSettings, checked_config
 from orthogp.estimators.scaling import Scaling
 from orthogp.estimators.start import given_points, own_kernel
 from orthogp.estimators.targets import NumberTargets
+from orthogp.execution.team import current_team
 from orthogp.execution.urls import locate
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood
@@ -157,7 +158,9 @@ class _Problem:
                     found, rows, generator, limit, self.max_steps, run.report, checkpoint=run
                 )
                 steps, run.reason = learned.steps, "interrupt" if learned.interrupted else "steps"
-        began, linear_map = time.monotonic(), _learned_map(found, rows.x.dtype)
+        began = time.monotonic()
+        # Among several processes all have the inputs of the first.
+        linear_map = current_team().agree(_learned_map(found, rows.x.dtype))
         rows = with_mapped_inputs(rows, linear_map)
         if chosen is None and linear_map is not None:
             # Of few rows, those that the map was learned from are predicted better than new ones.
