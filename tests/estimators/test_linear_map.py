@@ -40,7 +40,7 @@ def fitted(request) -> OrthogonalGPRegressor:
         steps |= {"LEAVE_ONE_OUT_STEPS": 5, "MAP_STEPS": 30, "MAP_ROUNDS": 2, "MAP_RATE": 0.1}
         for name, value in steps.items():
             patch.setattr(predictive, name, value)
-        for name in ("MAP_BATCH", "BATCH"):
+        for name in ("SMALLEST_MAP_BATCH", "BATCH"):
             patch.setattr(predictive, name, {"cpu": 60})
         if request.param == "large":
             for module in (predictive, near_rows):

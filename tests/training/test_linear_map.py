@@ -40,7 +40,7 @@ def short(monkeypatch):
     for name, value in (steps | {"MAP_STEPS": 15, "MAP_ROUNDS": 2, "MAP_RATE": 0.15}).items():
         monkeypatch.setattr(predictive, name, value)
     monkeypatch.setattr(predictive, "BLOCK_ROWS", {"cpu": 60})
-    for name in ("MAP_BATCH", "BATCH"):
+    for name in ("SMALLEST_MAP_BATCH", "BATCH"):
         monkeypatch.setattr(predictive, name, {"cpu": 60})
 
 

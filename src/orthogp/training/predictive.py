@@ -61,8 +61,10 @@ BLOCK_ROWS = {"cpu": 512, "cuda": 2048}
 NEAR, BATCH, POOL, REFRESH = 32, {"cpu": 256, "cuda": 2048}, 8, 20
 EVIDENCE_STEPS, PATCH_STEPS, LEAVE_ONE_OUT_STEPS = 100, 60, 100
 EVIDENCE_RATE, LEAVE_ONE_OUT_RATE = 0.15, 0.05
-# Steps of a round with a linear map, which takes twice as long as one without, and rows of a step.
-MAP_STEPS, MAP_ROUNDS, MAP_RATE, MAP_BATCH = 100, 8, 0.02, {"cpu": 128, "cuda": 2048}
+# Steps with a linear map take twice as long as those without. The rows of one decide how good the
+# map becomes: on a CPU they are a share of those of the table, between two numbers.
+MAP_STEPS, MAP_ROUNDS, MAP_RATE, MAP_SHARE = 100, 8, 0.02, 1 / 32
+SMALLEST_MAP_BATCH, LARGEST_MAP_BATCH = {"cpu": 128, "cuda": 2048}, {"cpu": 512, "cuda": 2048}
 # The standard deviation that is expected of the weights by which a linear map mixes inputs.
 MAP_SPREAD = 0.3
 # What a search of a large table takes if no stage is repeated.
@@ -247,7 +249,9 @@ class _Search:
 
         def climb(most: int, deadline: float) -> int | None:
             pull = 1.0 / (MAP_SPREAD**2 * len(self.others))
-            objective = partial(self.leave_one_out, sizes=MAP_BATCH)
+            smallest, largest = map(self._on_device, (SMALLEST_MAP_BATCH, LARGEST_MAP_BATCH))
+            batch = min(largest, max(smallest, round(MAP_SHARE * len(self.x))))
+            objective = partial(self.leave_one_out, batch=batch)
             done = self.hyperparameters.climb_with_map(objective, most, MAP_RATE, deadline, pull)
             return most if done else None
 
@@ -281,8 +285,8 @@ class _Search:
         centre = self._neighbors.points[chosen]
         return self._evidence(self._neighbors.nearest(centre, self._on_device(BLOCK_ROWS))[0])
 
-    def leave_one_out(self, step: int, sizes: Mapping[str, int] = BATCH) -> Tensor:
-        batch = self._on_device(sizes)
+    def leave_one_out(self, step: int, batch: int | None = None) -> Tensor:
+        batch = batch or self._on_device(BATCH)
         if step % REFRESH == 0:
             self._pool = self.others[self._sample(POOL * batch, len(self.others))]
             self._near = self._nearest(self._pool, NEAR)
