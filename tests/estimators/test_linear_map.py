@@ -105,6 +105,15 @@ def test_rows_join_where_they_are(fitted):
     assert abs(after[1] - before[1]) < 0.2 * abs(after[0] - before[0])
 
 
+@pytest.mark.parametrize("far", [1e4, 1e20, 1e300])
+def test_far_from_all_rows_the_prior_is_left(fitted, far):
+    """Squares of such distances are no numbers in float32."""
+    mean, std = fitted.predict(far * np.array([[1.0, 0.0, 0.0], [1.0, -1.0, 1.0]]), True)
+    at_once, _ = fitted.predict(np.full((1, D), 1e30), return_std=True)
+    np.testing.assert_allclose(mean, at_once[0], rtol=1e-3)
+    assert (std > 0.5 * Y.std()).all()
+
+
 def test_explanations_add_up(fitted):
     found = fitted.explain(X[300:303], n_samples=4)
     total = found.base + found.values.sum(axis=1)

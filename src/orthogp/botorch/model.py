@@ -36,7 +36,7 @@ from orthogp.botorch.fantasies import Fantasies, outputs_first
 from orthogp.botorch.kernel import kernel_with_prior
 from orthogp.errors import ConfigurationError, DataError
 from orthogp.estimators import OrthogonalGPRegressor
-from orthogp.estimators.fitted import FARTHEST
+from orthogp.estimators.scaling import FARTHEST
 from orthogp.likelihoods import Gaussian
 
 AnyModule = TypeVar("AnyModule", bound=Module)

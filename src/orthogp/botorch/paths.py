@@ -9,7 +9,7 @@ from torch import Size, Tensor
 
 from orthogp.botorch.model import OrthogonalGPModel
 from orthogp.errors import ConfigurationError
-from orthogp.estimators.fitted import FARTHEST
+from orthogp.estimators.scaling import FARTHEST
 from orthogp.model.gp import LatentFunctions
 
 

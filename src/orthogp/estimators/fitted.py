@@ -14,7 +14,7 @@ from torch import Tensor
 from orthogp.estimators.calibration import Calibration, LatentScales
 from orthogp.estimators.conformal import CrossScores
 from orthogp.estimators.intake import Units
-from orthogp.estimators.scaling import Array
+from orthogp.estimators.scaling import FARTHEST, Array
 from orthogp.estimators.setting_checks import cpu_by_default
 from orthogp.estimators.targets import LabelTargets
 from orthogp.model import VariationalGP
@@ -25,9 +25,6 @@ from orthogp.training.log_noise import mean_noise
 
 # Rows that a prediction looks at together: memory does not grow with the table.
 CHUNK_ROWS = 2**15
-# In units of a column's spread. So far away radial kernels have long forgotten the data, and the
-# squares of distances are still numbers.
-FARTHEST = 1e100
 
 
 @dataclass(frozen=True)

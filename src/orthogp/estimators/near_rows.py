@@ -221,11 +221,8 @@ def _learned_map(found: Hyperparameters, dtype: torch.dtype) -> NDArray[np.float
     if found.linear_map is None:
         return None
     linear_map = found.linear_map.detach().to("cpu", dtype)
-    return (
-        None
-        if torch.equal(linear_map, torch.eye(len(linear_map)).to(dtype))
-        else linear_map.numpy()
-    )
+    identity = torch.eye(len(linear_map), dtype=dtype)
+    return None if torch.equal(linear_map, identity) else linear_map.numpy()
 
 
 def search_run(

@@ -16,7 +16,8 @@ ROUNDING = 10 * np.finfo(np.float64).eps
 CHUNK_ELEMENTS = 2**22
 # Powers of two: room is left above for predictions beyond the largest target.
 LARGEST_EXPONENT = 1000
-# In units of a column's spread, of what is mapped: float32 has squares of such numbers.
+# In units of a column's spread. So far away radial kernels have long forgotten the data, and the
+# squares of distances are still numbers in float32.
 FARTHEST = 1e15
 
 

@@ -72,8 +72,8 @@ def climb(
 class Hyperparameters:
     """Those of a kernel and of Gaussian noise that are to be learned.
 
-    `parameters` are those of the kernel and the noise. With `linear_map` the kernel is of L x: all
-    else takes L as it is, and `climb` moves it where it is told to.
+    `parameters` are those of the kernel and the noise. With a `linear_map` L the kernel is one of
+    L x; `climb_with_map` moves L too, all else leaves it.
     """
 
     def __init__(

@@ -304,16 +304,9 @@ class _Search:
         """By left-out rows, and the priors' share; -inf for values that lead nowhere."""
         try:
             if self.exact:
-                mean, variance = self._exactly_left_out()
                 # A map is learned from the others.
-                if self.hyperparameters.linear_map is None:
-                    rows = slice(None)
-                else:
-                    rows, mean, variance = (
-                        self.judged,
-                        mean[:, self.judged],
-                        variance[:, self.judged],
-                    )
+                rows = slice(None) if self.hyperparameters.linear_map is None else self.judged
+                mean, variance = (part[:, rows] for part in self._exactly_left_out())
             else:
                 rows, (mean, variance) = self.judged, self._judged_moments()
             weight = torch.ones_like(self.y[0]) if self.weight is None else self.weight
@@ -341,7 +334,8 @@ class _Search:
         Rows at one input count as their mean, whose noise is less by their number.
         """
         noise = self.hyperparameters.noise.unsqueeze(-1)
-        x, place = self._inputs().unique(dim=0, return_inverse=True)
+        x, place = self.x.unique(dim=0, return_inverse=True)
+        x = self.hyperparameters.mapped(x.double())
         weight = torch.ones_like(self.y[:1]) if self.weight is None else self.weight.unsqueeze(0)
         weight = weight if self.noise_scale is None else weight / self.noise_scale
         total = weight.new_zeros(len(weight), len(x)).index_add_(1, place, weight)
