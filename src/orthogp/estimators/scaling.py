@@ -71,8 +71,8 @@ class Scaling:
 
 
 def mapped(x: Array, linear_map: NDArray[np.floating]) -> Array:
-    """L x of every row, by sums of columns: a product of matrices would round a row as the number
-    of rows has it."""
+    """L x of every row, by sums of columns: a product of matrices may round a row differently when
+    there are other rows."""
     rounded = x.clip(-FARTHEST, FARTHEST).astype(linear_map.dtype).astype(np.float64)
     out = np.zeros((len(x), len(linear_map)))
     for column, weights in zip(rounded.T, linear_map.T.astype(np.float64), strict=True):
