@@ -67,3 +67,16 @@ def test_a_table_with_categories_and_gaps():
     explanation = classifier.explain(frame[:5], n_samples=4)
     total = explanation.base + explanation.values.sum(axis=1)
     np.testing.assert_allclose(total, classifier.predict_proba(frame[:5]), atol=1e-6)
+
+
+def test_a_map_for_classes(tmp_path):
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(3000, 4))
+    y = (np.abs(x[:, 0]) < 0.5) ^ (np.abs(x[:, 1]) < 0.5) ^ (x[:, 2] > 0.3)
+    gp = OrthogonalGPClassifier(random_state=0, device="cuda").fit(x[:2000], y[:2000])
+    assert gp._fitted.units.inputs.ramps is not None
+    assert gp.score(x[2000:], y[2000:]) > 0.9
+    gp.save(tmp_path / "m")
+    host = OrthogonalGPClassifier.load(tmp_path / "m", device="cpu")
+    found, expected = (part.predict_proba(x[2000:]) for part in (gp, host))
+    np.testing.assert_allclose(found, expected, atol=2e-3)

@@ -11,6 +11,7 @@ from torch import Tensor
 from orthogp.errors import ConfigurationError, DataError
 from orthogp.estimators.calibration import Calibration, LatentScales
 from orthogp.estimators.checks import require_fitted
+from orthogp.estimators.class_map import learns_class_map, with_class_map
 from orthogp.estimators.explained import ExplainedEstimator
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.inputs import TableRows
@@ -194,6 +195,8 @@ class OrthogonalGP(ExplainedEstimator):
             fit_rows = fit_near if isinstance(data.train, Rows) else fit_on_disk
             found = fit_rows(settings, data, prior, near, self._calibrate, device, generator)
             return fitted_with_rows(data, found)
+        if before is None and learns_class_map(settings, data, prior[0]):
+            data = with_class_map(settings, data, prior[0], prior[2], device, generator)
         run = StepFit(
             settings, data, prior, near, before, adds, self._calibrate,
             self._identity(data.units.targets), device, seed, generator,

@@ -57,8 +57,7 @@ class ExplainedEstimator(StoredEstimator):
         """
         require_fitted(self)
         sources = self.columns_.plan.sources
-        linear_map = self._fitted.units.inputs.linear_map
-        return dict(relevance(self.model_.covariance.kernel, sources, linear_map))
+        return dict(relevance(self.model_.covariance.kernel, sources, self._fitted.units.inputs))
 
     def explain(
         self,
@@ -90,12 +89,13 @@ class ExplainedEstimator(StoredEstimator):
                 held = near.spaced_inputs(n_samples)
             else:
                 held = fitted.model.basis.beta if near is None else near.x
-            units, points = fitted.units.inputs, held.detach().double().cpu().numpy()
-            rows = units.in_units(points)
+            rows = held.detach().double().cpu().numpy()
         else:
             rows = self._prediction_inputs(background)[1]
         rng = np.random.default_rng(seed_from(random_state))
         rows = rows[rng.choice(len(rows), min(n_samples, len(rows)), replace=False)]
+        if background is None:
+            rows = fitted.units.inputs.in_units(rows)
         sources = np.array(self.columns_.plan.sources, dtype=object)
         names = tuple(self.columns_.plan.columns)
         parts = [np.flatnonzero(sources == name) for name in names]

@@ -8,7 +8,7 @@ import torch
 from gpytorch.kernels import AdditiveKernel, Kernel, ScaleKernel
 from numpy.typing import NDArray
 
-from orthogp.estimators.scaling import Array
+from orthogp.estimators.scaling import Array, Scaling, slopes_between_knots
 
 # Predictions that are asked for at once.
 CHUNK_ROWS = 2**14
@@ -74,27 +74,36 @@ def _along(
 
 
 def relevance(
-    kernel: Kernel, sources: Sequence[str], linear_map: NDArray[np.floating] | None = None
+    kernel: Kernel, sources: Sequence[str], inputs: Scaling | None = None
 ) -> tuple[tuple[str, float], ...]:
     """Columns of a table with 1/lengthscale, in units of their standard deviation; largest first.
 
     Averaged over the parts of the kernel, weighted by their outputscales. A column with several
     lengthscales counts by the shortest. With a linear map L of the inputs the lengthscale of one is
-    the reach of the kernel along it, 1/√(Σ_k L_kj²/ℓ_k²). Empty where the kernel has no lengthscale
-    for every input.
+    the reach of the kernel along it, 1/√(Σ_k L_kj²/ℓ_k²). Where ramps bend it, L_kj is the slope
+    between knots, and its square a mean over them. Empty where the kernel has no lengthscale for
+    every input.
     """
     parts = list(_parts(kernel, 1.0))
     total = sum(weight for weight, _ in parts)
     if not parts or total <= 0 or any(len(inverse) != len(sources) for _, inverse in parts):
         return ()
-    if linear_map is not None:
-        L = torch.as_tensor(linear_map, dtype=torch.float64)
-        parts = [(weight, (inverse.unsqueeze(1) * L).norm(dim=0)) for weight, inverse in parts]
+    if inputs is not None and inputs.linear_map is not None:
+        slopes = [torch.from_numpy(s) for s in slopes_between_knots(inputs)]
+        parts = [
+            (weight, torch.stack([_root_mean_square(inverse.unsqueeze(1) * s) for s in slopes]))
+            for weight, inverse in parts
+        ]
     mean = sum((weight / total * inverse for weight, inverse in parts), torch.zeros(len(sources)))
     found: dict[str, float] = {}
     for name, value in zip(sources, mean.tolist(), strict=True):
         found[name] = max(value, found.get(name, 0.0))
     return tuple(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def _root_mean_square(slopes: torch.Tensor) -> torch.Tensor:
+    """The length of each column, and of these the root of the mean square."""
+    return slopes.square().sum(0).mean().sqrt()
 
 
 def _parts(kernel: Kernel, weight: float) -> Iterator[tuple[float, torch.Tensor]]:

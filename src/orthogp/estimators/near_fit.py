@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orthogp.estimators.calibration import Calibration, LatentScales
-from orthogp.estimators.scaling import mapped
+from orthogp.estimators.scaling import Ramps, mapped
 from orthogp.likelihoods import Likelihood, RegressionLikelihood
 from orthogp.model import VariationalGP
 from orthogp.posterior import AnyPredictor
@@ -38,11 +38,13 @@ class NearFit:
     linear_map: NDArray[np.floating] | None = None
 
 
-def with_mapped_inputs(rows: Rows, linear_map: NDArray[np.floating] | None) -> Rows:
-    """The rows with L x in the place of x."""
+def with_mapped_inputs(
+    rows: Rows, linear_map: NDArray[np.floating] | None, ramps: Ramps | None = None
+) -> Rows:
+    """The rows with L x in the place of x, or L of x and of the values of ramps."""
     if linear_map is None:
         return rows
-    x = torch.from_numpy(mapped(rows.x.double().numpy(), linear_map))
+    x = torch.from_numpy(mapped(rows.x.double().numpy(), linear_map, ramps))
     return replace(rows, x=x.to(rows.x))
 
 

@@ -1,7 +1,8 @@
 """Between the units of the user and those of the model, in which columns are standardised."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import torch
@@ -19,6 +20,31 @@ LARGEST_EXPONENT = 1000
 # In units of a column's spread. So far away radial kernels have long forgotten the data, and the
 # squares of distances are still numbers in float32.
 FARTHEST = 1e15
+# Of the search for x that are mapped to given points, by halved steps, where there are ramps. In
+# units of a column's spread no x is looked for farther away.
+NEWTON_STEPS, NEWTON_RCOND, FARTHEST_PREIMAGE = 20, 1e-3, 10.0
+
+
+@dataclass(frozen=True)
+class Ramps:
+    """Functions of one column of x each: zero up to `low`, one from `high` on, straight between.
+
+    A curve through knots is a sum of ramps from each knot to the next, and a constant.
+    """
+
+    source: NDArray[np.int64]
+    low: Array
+    high: Array
+
+    def of(self, x: Array) -> Iterator[Array]:
+        """The values of one ramp after the other at these rows."""
+        for column, low, high in zip(self.source, self.low, self.high, strict=True):
+            yield ((x[:, column] - low) / (high - low)).clip(0.0, 1.0)
+
+    def slopes(self, x: Array) -> Array:
+        """The derivative of every ramp at every row."""
+        at = x[:, self.source]
+        return ((at >= self.low) & (at < self.high)) / (self.high - self.low)
 
 
 @dataclass(frozen=True)
@@ -26,12 +52,13 @@ class Scaling:
     """x = (X − shift) / scale of every column; with a linear map L the inputs are L x.
 
     L is in the dtype of the fit, to which x and L x are rounded: a copy of a training row is mapped
-    to where that row is.
+    to where that row is. With ramps it is a map of x and, after it, of their values at x.
     """
 
     shift: Array
     scale: Array
     linear_map: NDArray[np.floating] | None = None
+    ramps: Ramps | None = None
 
     @staticmethod
     def none(columns: int) -> "Scaling":
@@ -45,39 +72,81 @@ class Scaling:
             with np.errstate(over="ignore"):
                 part = (values[start : start + step] - self.shift) / self.scale
             if self.linear_map is not None:
-                part = mapped(part, self.linear_map)
+                part = mapped(part, self.linear_map, self.ramps)
             out[start : start + step] = torch.from_numpy(part)
         return out
 
     def in_units(self, points: Array) -> Array:
-        """The reverse of `standardise`."""
+        """The reverse of `standardise`; with ramps x that are mapped near to these points."""
         if self.linear_map is not None:
-            found = np.linalg.lstsq(self.linear_map.astype(np.float64), points.T)[0]
-            points = found.T.astype(np.float64)
+            points = _preimages(points, self.linear_map.astype(np.float64), self.ramps)
         return points * self.scale + self.shift
 
     def derivatives(self, values: Array) -> Array:
-        """∂/∂X, in the last axis, of what has these derivatives with respect to the inputs."""
+        """∂/∂X, in the last axis, of what has these derivatives with respect to the inputs.
+
+        Without ramps, whose derivatives depend on X.
+        """
+        assert self.ramps is None
         if self.linear_map is not None:
             values = values @ self.linear_map.astype(np.float64)
         return values / self.scale
 
-    def followed_by(self, linear_map: NDArray[np.floating]) -> "Scaling":
-        """The same, and then a linear map of the inputs."""
+    def followed_by(
+        self, linear_map: NDArray[np.floating], ramps: Ramps | None = None
+    ) -> "Scaling":
+        """The same, and then a linear map of the inputs, with ramps if there is no map yet."""
         if self.linear_map is not None:
+            assert ramps is None
             first = self.linear_map.astype(np.float64)
             linear_map = (linear_map @ first).astype(linear_map.dtype)
-        return replace(self, linear_map=linear_map)
+        return replace(self, linear_map=linear_map, ramps=self.ramps or ramps)
 
 
-def mapped(x: Array, linear_map: NDArray[np.floating]) -> Array:
+def mapped(x: Array, linear_map: NDArray[np.floating], ramps: Ramps | None = None) -> Array:
     """L x of every row, by sums of columns: a product of matrices may round a row differently when
-    there are other rows."""
+    there are other rows. With ramps their values follow x."""
     rounded = x.clip(-FARTHEST, FARTHEST).astype(linear_map.dtype).astype(np.float64)
     out = np.zeros((len(x), len(linear_map)))
-    for column, weights in zip(rounded.T, linear_map.T.astype(np.float64), strict=True):
+    columns = chain(rounded.T, () if ramps is None else ramps.of(rounded))
+    for column, weights in zip(columns, linear_map.T.astype(np.float64), strict=True):
         out += column[:, None] * weights
     return out.astype(linear_map.dtype).astype(np.float64)
+
+
+def slopes_between_knots(scaling: Scaling) -> list[Array]:
+    """For every column of x the derivatives of the inputs with respect to it: `(d, k)`, one column
+    for each of its k ramps, or the one that it has everywhere."""
+    assert scaling.linear_map is not None
+    count, found = len(scaling.scale), []
+    linear, bends = np.split(scaling.linear_map.astype(np.float64), [count], axis=1)
+    for column in range(count):
+        slope, ramps = linear[:, [column]], scaling.ramps
+        if ramps is not None and (own := ramps.source == column).any():
+            slope = slope + bends[:, own] / (ramps.high - ramps.low)[own]
+        found.append(slope)
+    return found
+
+
+def _preimages(points: Array, linear_map: Array, ramps: Ramps | None) -> Array:
+    """x that are mapped to these points; with ramps the nearest that Newton's steps find."""
+    d = linear_map.shape[1] - (0 if ramps is None else len(ramps.source))
+    x = np.linalg.lstsq(linear_map[:, :d], points.T)[0].T.astype(np.float64)
+    if ramps is None:
+        return x
+    best, least = x, np.full(len(x), np.inf)
+    for _ in range(NEWTON_STEPS):
+        missing = points - mapped(x, linear_map, ramps)
+        distance = np.square(missing).sum(axis=1)
+        best = np.where((distance < least)[:, None], x, best)
+        least = np.minimum(distance, least)
+        jacobian = np.broadcast_to(linear_map[:, :d], (len(x), *linear_map[:, :d].shape)).copy()
+        slopes = linear_map[:, d:] * ramps.slopes(x)[:, None, :]
+        for r, column in enumerate(ramps.source):
+            jacobian[:, :, column] += slopes[:, :, r]
+        step = np.linalg.pinv(jacobian, rcond=NEWTON_RCOND) @ missing[:, :, None]
+        x = np.clip(x + 0.5 * step[:, :, 0], -FARTHEST_PREIMAGE, FARTHEST_PREIMAGE)
+    return best
 
 
 @dataclass(frozen=True)

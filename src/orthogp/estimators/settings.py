@@ -77,8 +77,9 @@ class Settings:
             where that gives left-out rows a higher density. Of an array it decides on indicators of
             gaps alone. None transforms nothing and has the indicators of gaps.
         linear_map: "auto" learns a linear map of the standardised inputs, of which the default
-            kernel then is one, where that predicts left-out rows better; None does without. It
-            needs near rows, Gaussian noise and a table too large for the exact process.
+            kernel then is one, where that predicts left-out rows better; None does without. For
+            classes it has curves of single inputs besides. It needs near rows and, unless there are
+            classes, Gaussian noise.
         coverage_guarantee: whether intervals and sets of classes are promised to hold a share of
             new rows: True or "split" keeps a fifth of the rows (at most 2000) from the fit; "cross"
             keeps none, fits five times more, and promises less.

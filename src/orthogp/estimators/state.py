@@ -16,7 +16,7 @@ from orthogp.estimators.defaults import python_number
 from orthogp.estimators.fitted import Fitted
 from orthogp.estimators.intake import Units
 from orthogp.estimators.known_noise import is_known
-from orthogp.estimators.scaling import Scaling
+from orthogp.estimators.scaling import Ramps, Scaling
 from orthogp.estimators.target_transform import TargetTransform
 from orthogp.estimators.targets import LabelTargets, NumberTargets, Targets
 from orthogp.likelihoods import ClassificationLikelihood, RegressionLikelihood
@@ -202,6 +202,8 @@ def unpack_names(names: Any, count: int) -> NDArray:
 
 def pack_scaling(name: str, scaling: Scaling) -> dict[str, Tensor]:
     parts = {"shift": scaling.shift, "scale": scaling.scale, "linear_map": scaling.linear_map}
+    if scaling.ramps is not None:
+        parts |= {f"ramp_{part}": value for part, value in vars(scaling.ramps).items()}
     return {f"{name}_{k}": torch.from_numpy(v) for k, v in parts.items() if v is not None}
 
 
@@ -215,10 +217,25 @@ def unpack_scaling(name: str, tensors: Mapping[str, Tensor], count: int) -> Scal
     if linear_map not in tensors:
         # Formats before 2.0 had none.
         return found
-    values, dtype = finite_tensor(tensors, linear_map, (count, count)), tensors[linear_map].dtype
+    ramps = unpack_ramps(name, tensors, count)
+    width = count + (0 if ramps is None else len(ramps.source))
+    values, dtype = finite_tensor(tensors, linear_map, (count, width)), tensors[linear_map].dtype
     if dtype not in (torch.float32, torch.float64):
         raise FileError(f"its {linear_map} is not of floating point numbers")
-    return replace(found, linear_map=values.to(dtype).numpy())
+    return replace(found, linear_map=values.to(dtype).numpy(), ramps=ramps)
+
+
+def unpack_ramps(name: str, tensors: Mapping[str, Tensor], count: int) -> Ramps | None:
+    """Those of `count` columns, if any; formats before 2.0 had none."""
+    if f"{name}_ramp_source" not in tensors:
+        return None
+    source = finite_tensor(tensors, f"{name}_ramp_source", (None,))
+    low, high = (finite_tensor(tensors, f"{name}_ramp_{p}", source.shape) for p in ("low", "high"))
+    columns = source.long()
+    fits = (columns == source) & (columns >= 0) & (columns < count) & (low < high)
+    if not bool(fits.all()):
+        raise FileError(f"its {name}_ramps are not those of {count} columns")
+    return Ramps(columns.numpy(), low.numpy(), high.numpy())
 
 
 def finite_tensor(

@@ -15,6 +15,7 @@ from gpytorch.means import Mean
 
 from orthogp import training
 from orthogp.estimators.calibration import Calibration, LatentScales
+from orthogp.estimators.class_map import MAP_SHARE, learns_class_map
 from orthogp.estimators.defaults import (
     LAST_STEPS,
     first_config,
@@ -128,8 +129,10 @@ class StepFit:
         config = self._config(start, len(train))
         solves = solvable(model) and isinstance(train, Rows)
         if self._trains_on_all or solves:
-            corrects = uses_sites(settings, self.data, model)
-            config = first_config(config, TIME_SHARE if corrects else 0.0)
+            share = TIME_SHARE if uses_sites(settings, self.data, model) else 0.0
+            if self.before is None and learns_class_map(settings, self.data, model.likelihood):
+                share += MAP_SHARE
+            config = first_config(config, share)
         verbose = settings["verbose"]
         bar = (ProgressBar(config.max_steps, config.max_time),) if verbose else ()
         # Evaluating thousands of rows at every report pays only where training may stop early.

@@ -184,7 +184,13 @@ class StoredEstimator(Settings, BaseEstimator):
             )
         predictor, mean = deepcopy(model).cpu().condensed(), deepcopy(model.mean).cpu()
         linear_map = None if x.linear_map is None else torch.from_numpy(x.linear_map).double()
-        export_onnx(path, predictor, *units, mean=mean, linear_map=linear_map, **variances)
+        ramps = None
+        if x.ramps is not None:
+            column, low, high = x.ramps.source, x.ramps.low, x.ramps.high
+            ramps = torch.from_numpy(column), torch.from_numpy(low), torch.from_numpy(high)
+        export_onnx(
+            path, predictor, *units, mean=mean, linear_map=linear_map, ramps=ramps, **variances
+        )
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """All of a fitted estimator but its model, as JSON and tensors."""

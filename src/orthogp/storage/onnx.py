@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from gpytorch.means import ConstantMean, LinearMean, Mean, ZeroMean
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from orthogp.errors import ConfigurationError
@@ -106,6 +106,10 @@ FAMILIES = families_with(
 )
 
 
+# For each ramp the column of x, where it leaves zero, and where it reaches one.
+Ramps = tuple[Int[Tensor, " r"], Float[Tensor, " r"], Float[Tensor, " r"]]
+
+
 @torch.no_grad()
 def export_onnx(
     path: str | Path,
@@ -117,12 +121,14 @@ def export_onnx(
     noise_variance: Float[Tensor, " c"] | None,
     latent_scale: Float[Tensor, " c"] | float = 1.0,
     mean: Mean | None = None,
-    linear_map: Float[Tensor, "d d"] | None = None,
+    linear_map: Float[Tensor, "z d_and_r"] | None = None,
+    ramps: Ramps | None = None,
 ) -> None:
     """Writes a graph from "x" [N, d] to "mean" and "variance", [N] or, for c > 1, [N, c].
 
     The model was trained on (x − x_shift)/x_scale, times `linear_map` if there is one, and
-    (y − y_shift)/y_scale, with `mean` as the prior mean. The variance is `latent_scale` times that
+    (y − y_shift)/y_scale, with `mean` as the prior mean. What the map is of has
+    the values of the `ramps`, if any, after x. The variance is `latent_scale` times that
     of the latent function, plus `noise_variance` where there is one: then it is that of a new
     observation.
     """
@@ -130,6 +136,10 @@ def export_onnx(
     weights = torch.cat([predictor.beta_weights, predictor.gamma_weights], 1)
     y_scale = y_scale.to(weights)
     x = g("Div", g("Sub", "x", x_shift), x_scale)
+    if ramps is not None:
+        column, low, high = ramps
+        share = g("Div", g("Sub", g("Gather", x, column, axis=1), low), high - low)
+        x = g("Concat", x, g("Max", g("Min", share, 1.0), 0.0), axis=1)
     x = x if linear_map is None else g("MatMul", x, linear_map.mT.contiguous())
     K_xa = _block(g, predictor.covariance, x, torch.cat([predictor.beta, predictor.gamma]))
     # m(x) = k_xα a, in the units of y

@@ -186,7 +186,7 @@ class _Search:
         self.near = min(NEAR, len(self.x) - 1)
         enough = len(held) >= ENOUGH_HELD_OUT
         self.learned_from = held if enough else torch.arange(len(self.x), device=held.device)
-        self.judged = torch.cat([held, _some(sites.others(held), MOST_JUDGED, generator)])
+        self.judged = torch.cat([held, random_rows(sites.others(held), MOST_JUDGED, generator)])
 
     @torch.no_grad()
     def candidate(self, kernel: Kernel) -> _Candidate:
@@ -215,10 +215,9 @@ class _Search:
                 spread,
             )
             mean = mean + weight * correction
-        found = self.sites.likelihood.log_density(
-            self.sites.rows.y[rows], mean, variance_scale * self.sites.variance[:, rows]
-        ).clamp_min(LEAST_LOG_DENSITY)
-        return found if self.sites.rows.weight is None else found * self.sites.rows.weight[rows]
+        variance = variance_scale * self.sites.variance[:, rows]
+        some = self.sites.rows.map(lambda t: t[rows])
+        return clamped_density(self.sites.likelihood, some, mean, variance)
 
     def climb(
         self,
@@ -234,7 +233,7 @@ class _Search:
         def objective(step: int) -> Tensor:
             nonlocal pool, near
             if step % REFRESH == 0:
-                pool = _some(self.learned_from, POOL * self.batch, self.generator)
+                pool = random_rows(self.learned_from, POOL * self.batch, self.generator)
                 near = self._nearest(c, pool) if corrected else pool
             chosen = torch.randint(len(pool), (self.batch,), generator=self.generator)
             chosen = chosen.to(pool.device)
@@ -270,30 +269,14 @@ class _Search:
 
     def from_constant(self, c: _Candidate) -> _Candidate:
         """The candidate moved to where it predicts the residuals of the best constant best."""
-        mean = self._best_constant().unsqueeze(1).expand_as(self.sites.mean)
+        constant = best_constant(self.sites.likelihood, self.sites.rows, self.generator)
+        mean = constant.to(self.sites.mean).unsqueeze(1).expand_as(self.sites.mean)
         sites = _Sites.of(self.sites.likelihood, self.sites.rows, mean, torch.zeros_like(mean))
         alone = _Search(sites, self.held[:0], self.generator, self.deadline)
         alone.climb(c, c.parameters(), STEPS, CONSTANT_RATE)
         with torch.no_grad():
             c.logs[2:] = 0.0
         return c
-
-    def _best_constant(self) -> Float[Tensor, " c"]:
-        """The latents that predict rows best if they are the same everywhere."""
-        every = torch.arange(len(self.x), device=self.x.device)
-        y = self.sites.rows.y[_some(every, CHUNK, self.generator)]
-        # Labels and counts are few different ones.
-        y, count = y.unique(dim=0, return_counts=True)
-        share = count / count.sum()
-        constant = torch.zeros_like(self.sites.mean[:, 0]).requires_grad_()
-
-        def objective(step: int) -> Tensor:
-            mean = constant.unsqueeze(1).expand(-1, len(y))
-            density = self.sites.likelihood.log_density(y, mean, torch.zeros_like(mean))
-            return (share * density).sum()
-
-        climb([constant], objective, STEPS, SCALE_RATE)
-        return constant.detach()
 
     @torch.no_grad()
     def _nearest(self, c: _Candidate, rows: Int[Tensor, " m"]) -> Int[Tensor, "m k"]:
@@ -305,7 +288,7 @@ class _Search:
 def _as_held_out(sites: _Sites, held: Int[Tensor, " m"], generator: torch.Generator) -> _Sites:
     """With m − ρ s g at the rows trained on, where ρ makes them as likely as those held out."""
     trained = sites.others(held)
-    some, moves = _some(trained, MOST_JUDGED, generator), sites.variance * sites.gradient
+    some, moves = random_rows(trained, MOST_JUDGED, generator), sites.variance * sites.gradient
 
     def density(which: Int[Tensor, " k"], shift: float) -> float:
         moved = sites.mean[:, which] - shift * moves[:, which]
@@ -340,7 +323,40 @@ def site_gradients(
     return torch.cat(parts, dim=1)
 
 
-def _some(rows: Int[Tensor, " n"], count: int, generator: torch.Generator) -> Int[Tensor, " m"]:
+def best_constant(
+    likelihood: Likelihood, rows: Rows, generator: torch.Generator
+) -> Float[Tensor, " c"]:
+    """The latents that predict rows best if they are the same everywhere."""
+    every = torch.arange(len(rows), device=rows.y.device)
+    y = rows.y[random_rows(every, CHUNK, generator)]
+    # Labels and counts are few different ones.
+    y, count = y.unique(dim=0, return_counts=True)
+    share = count / count.sum()
+    constant = torch.zeros(likelihood.num_latents, dtype=torch.float64, device=y.device)
+    constant.requires_grad_()
+
+    def objective(step: int) -> Tensor:
+        mean = constant.unsqueeze(1).expand(-1, len(y))
+        return (share * likelihood.log_density(y, mean, torch.zeros_like(mean))).sum()
+
+    climb([constant], objective, STEPS, SCALE_RATE)
+    return constant.detach()
+
+
+def clamped_density(
+    likelihood: Likelihood,
+    rows: Rows,
+    mean: Float[Tensor, "c n"],
+    variance: Float[Tensor, "c n"],
+) -> Float[Tensor, " n"]:
+    """The log density of each row, times its weight; none counts as less likely than the least."""
+    found = likelihood.log_density(rows.y, mean, variance).clamp_min(LEAST_LOG_DENSITY)
+    return found if rows.weight is None else found * rows.weight
+
+
+def random_rows(
+    rows: Int[Tensor, " n"], count: int, generator: torch.Generator
+) -> Int[Tensor, " m"]:
     """At most so many of the rows; drawn on the host, so that devices draw alike."""
     return rows[torch.randperm(len(rows), generator=generator)[:count].to(rows.device)]
 

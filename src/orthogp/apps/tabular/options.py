@@ -48,7 +48,7 @@ HELP = {
     "noise": (MODEL, "constant, or learned for noise that changes with the inputs."),
     "target_transform": (MODEL, "Of a skewed target: log, yeo-johnson, auto or none."),
     "input_transform": (MODEL, "Of skewed numbers: auto, where left-out rows gain, or none."),
-    "linear_map": (MODEL, "Of all inputs: auto, where left-out rows gain, or none."),
+    "linear_map": (MODEL, "Of the inputs: auto, where left-out rows gain, or none."),
     "coverage_guarantee": (
         MODEL,
         "Intervals and sets of classes with a guaranteed coverage: split (a fifth of the rows is "

@@ -1,0 +1,206 @@
+"""A map of the inputs for labels: its formula, what it is learned from, and when it is taken."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from orthogp.kernel.covariance import Covariance
+from orthogp.likelihoods import Bernoulli, Softmax
+from orthogp.training import Rows, input_map
+from orthogp.training.input_map import InputMap, Knots, _Candidate, _Search, learn_input_map
+from problems import default_sum
+
+D = 3
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    values = {"STEPS": 20, "MAP_STEPS": 40, "MAP_RATE": 0.05, "MAP_ROUNDS": 1}
+    for name, value in (values | {"BATCH": {"cpu": 100}}).items():
+        monkeypatch.setattr(input_map, name, value)
+
+
+def inputs(n: int, seed: int = 0) -> torch.Tensor:
+    """A number, a number of which some are the largest, and five levels."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, D, generator=generator)
+    x[:, 1] = x[:, 1].clamp_max(0.5)
+    x[:, 2] = (2.5 * x[:, 2]).round().clamp(-2, 2)
+    return x
+
+
+def thresholds(n: int, seed: int = 0) -> Rows:
+    """Classes that change with each level of the last input, and where the first one is small."""
+    x = inputs(n, seed)
+    return Rows(x, ((x[:, 2].abs() == 1) ^ (x[:, 0].abs() < 0.3)).long())
+
+
+def learned(train: Rows, held_out: Rows, likelihood=None, **settings) -> InputMap | None:
+    generator = torch.Generator().manual_seed(0)
+    likelihood = Bernoulli() if likelihood is None else likelihood
+    kernel = default_sum(D, ard=True)
+    return learn_input_map(likelihood, train, held_out, kernel, generator, **settings)
+
+
+def by_interpolation(found: InputMap, x: torch.Tensor) -> np.ndarray:
+    """L x + Σ_j φ_j(x_j), one output of one curve after the other."""
+    z = (x.double() @ found.linear.mT).numpy()
+    for j, (knots, curve) in enumerate(zip(found.knots, found.curves, strict=True)):
+        knots, first = np.unique(knots.numpy(), return_index=True)
+        for out in range(D):
+            z[:, out] += np.interp(x[:, j].double().numpy(), knots, curve[first, out].numpy())
+    return z
+
+
+def a_candidate(rows: Rows) -> _Candidate:
+    c = _Candidate(default_sum(D, ard=True), torch.zeros(1).double(), Knots.of(rows.x.double()))
+    c.begin_map()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for values in (c.B, c.c):
+            values.add_(torch.randn(values.shape, generator=generator))
+    return c
+
+
+def a_search(train: Rows, held_out: Rows) -> _Search:
+    return _Search(Bernoulli(), train, held_out, torch.Generator().manual_seed(0), math.inf)
+
+
+def test_knots_are_levels_or_quantiles():
+    x = inputs(500).double()
+    knots = Knots.of(x)
+    assert knots.at.shape == (D, input_map.MOST_KNOTS)
+    assert knots.at[2].unique().tolist() == [-2, -1, 0, 1, 2]
+    for j in range(D):
+        assert knots.at[j, [0, -1]].tolist() == [x[:, j].min(), x[:, j].max()]
+        assert (knots.at[j].diff() >= 0).all()
+    shares = [(x[:, 0] <= at).double().mean() for at in knots.at[0]]
+    np.testing.assert_allclose(shares, np.linspace(0, 1, len(shares)), atol=0.005)
+
+
+def test_knots_of_many_inputs_are_few(monkeypatch):
+    monkeypatch.setattr(input_map, "MOST_KNOTS_IN_ALL", 12)
+    assert Knots.of(inputs(500).double()).at.shape == (D, 4)
+
+
+def test_one_level_has_no_curve():
+    knots = Knots.of(torch.ones(10, 1).double())
+    assert torch.equal(knots.hats(torch.tensor([[1.0], [5.0]]).double()).sum(1), torch.ones(2))
+
+
+@pytest.mark.parametrize("of", ["rows", "others"])
+def test_the_map_is_a_product_and_curves(of):
+    """What is learned with and what it ends as differ by a constant and by scales of outputs."""
+    rows = thresholds(400)
+    c = a_candidate(rows)
+    found = c.learned(rows.x.double())
+    x = rows.x if of == "rows" else 3.0 * inputs(50, seed=1)
+    expected, mapped = by_interpolation(found, x), c.mapped(x.double()).detach().numpy()
+    scale = expected.std(axis=0) / mapped.std(axis=0)
+    np.testing.assert_allclose(expected, mapped * scale, atol=1e-9)
+
+
+def test_outputs_are_in_units_of_lengthscales():
+    rows = thresholds(400)
+    c = a_candidate(rows)
+    z = by_interpolation(c.learned(rows.x.double()), rows.x)
+    assert z.var(axis=0).mean() == pytest.approx(1.0, rel=0.01)
+    scaled = c.mapped(rows.x.double()).detach().numpy() * c.covariance.relevance(
+        rows.x.double()
+    ).sqrt().detach().numpy()  # fmt: skip
+    ratio = z.std(axis=0) / scaled.std(axis=0)
+    np.testing.assert_allclose(ratio, ratio[0])
+
+
+def test_without_steps_the_map_is_none():
+    rows = thresholds(100)
+    c = _Candidate(default_sum(D, ard=True), torch.zeros(1).double(), Knots.of(rows.x.double()))
+    before = c.mapped(rows.x.double())
+    c.begin_map()
+    torch.testing.assert_close(c.mapped(rows.x.double()), before)
+    # A rise of no length has a price of nearly nothing.
+    assert c.unlikely().item() < 0.01
+
+
+def test_the_price_of_a_map():
+    """½ Σ_{i≠j} B_ij²/s² and the lengths of all rises."""
+    c = a_candidate(thresholds(100))
+    B, curves = c.B.detach().numpy(), c.c.detach().numpy().reshape(*c.knots.at.shape, D)
+    mixing = B[~np.eye(D, dtype=bool)] / input_map.MIXING_SPREAD
+    rises = np.linalg.norm(np.diff(curves, axis=1), axis=2) / input_map.RISE_SPREAD
+    assert c.unlikely().item() == pytest.approx(0.5 * (mixing**2).sum() + rises.sum())
+
+
+@pytest.mark.parametrize("likelihood", [Bernoulli(), Softmax(2)], ids=["bernoulli", "softmax"])
+def test_a_map_is_found_where_classes_have_thresholds(likelihood):
+    found = learned(thresholds(600), thresholds(300, seed=1), likelihood)
+    assert found is not None
+    # The curve of the first input rises most where classes change.
+    knots = found.knots[0]
+    slopes = found.curves[0].diff(dim=0).norm(dim=1) / knots.diff()
+    for at in (-0.3, 0.3):
+        assert slopes[(knots < at).sum() - 1] > 2.0 * slopes.median()
+
+
+def test_no_map_is_taken_where_labels_are_noise():
+    train, held_out = thresholds(300), thresholds(300, seed=1)
+    noise = torch.randint(2, (600,), generator=torch.Generator().manual_seed(3))
+    train, held_out = Rows(train.x, noise[:300]), Rows(held_out.x, noise[300:])
+    assert learned(train, held_out) is None
+
+
+def test_no_map_is_taken_without_time_or_steps():
+    for limit in ({"deadline": -math.inf}, {"max_steps": 20}):
+        assert learned(thresholds(300), thresholds(100, seed=1), **limit) is None
+
+
+def test_the_same_rows_give_the_same_map(monkeypatch):
+    monkeypatch.setattr(input_map, "MAP_STEPS", 10)
+    first, second = (learned(thresholds(300), thresholds(200, seed=1)) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert torch.equal(first.linear, second.linear)
+    assert torch.equal(first.curves, second.curves)
+
+
+def test_held_out_rows_are_told_nothing_of_their_labels():
+    """The labels of held-out rows move no prediction, neither of others nor of themselves."""
+    train, held_out = thresholds(300), thresholds(50, seed=1)
+    other = Rows(held_out.x, 1 - held_out.y)
+    means = []
+    for judged in (held_out, other):
+        search = a_search(train, judged)
+        c = a_candidate(train)
+        x = search.held_out.x.double()
+        means.append(search._mean(c, x, search._near(c, x)))
+    assert torch.equal(*means)
+
+
+def test_rows_are_predicted_without_themselves():
+    search = a_search(thresholds(300), thresholds(50, seed=1))
+    c, rows = a_candidate(search.train), torch.arange(40)
+    near = search._near(c, search.x[rows], rows)
+    assert near.shape == (40, 2 * input_map.NEAR)
+    assert not (near == rows.unsqueeze(1)).any()
+    z = c.mapped(search.x).detach() * c.covariance.relevance(search.x).sqrt()
+    distance = torch.cdist(z[rows], z).detach()
+    distance[rows, rows] = math.inf
+    nearest = distance.topk(2 * input_map.NEAR, largest=False).values
+    torch.testing.assert_close(distance.gather(1, near).sort(1).values, nearest)
+
+
+def test_a_mean_is_that_of_gaussian_regression_on_the_gradients():
+    search = a_search(thresholds(300), thresholds(50, seed=1))
+    c = a_candidate(search.train)
+    x = search.held_out.x.double()[:5]
+    near = search._near(c, x)
+    kernel = Covariance(default_sum(D, ard=True))
+    noise, weight = c.logs.exp().tolist()
+    for i, found in enumerate(search._mean(c, x, near)[0].tolist()):
+        z, z_near = c.mapped(x[i : i + 1]), c.mapped(search.x[near[i]])
+        K = kernel.block(z_near, z_near) + noise * torch.eye(len(z_near)).double()
+        k, g = kernel.block(z, z_near)[0], search.gradient[0, near[i]]
+        expected = weight * (k @ torch.linalg.solve(K, g)).item()
+        assert found == pytest.approx(expected, rel=1e-6)
