@@ -136,6 +136,16 @@ def test_fits_without_a_map(settings, monkeypatch):
     assert inputs(gp).linear_map is None
 
 
+def test_a_map_that_is_not_taken_changes_nothing(monkeypatch):
+    quick_maps(monkeypatch)
+    monkeypatch.setattr(input_map, "ERRORS", 1e9)
+    found, without = (
+        OrthogonalGPClassifier(**QUICK, linear_map=setting).fit(X[:600], Y[:600])
+        for setting in ("auto", None)
+    )
+    np.testing.assert_array_equal(found.predict_proba(X[600:]), without.predict_proba(X[600:]))
+
+
 def test_small_tables_have_no_map(monkeypatch):
     monkeypatch.setattr(class_map, "learn_input_map", None)
     OrthogonalGPClassifier(max_steps=3).fit(X[:300], Y[:300])

@@ -90,6 +90,42 @@ def test_one_level_has_no_curve():
     assert torch.equal(knots.hats(torch.tensor([[1.0], [5.0]]).double()).sum(1), torch.ones(2))
 
 
+def test_knots_move_to_where_curves_rise():
+    x = inputs(2000).double()
+    before = Knots.of(x)
+    curves = torch.zeros(D, before.at.shape[1], 2).double()
+    # The first input has one rise, between two knots; the last one, of five levels, several.
+    step = int((before.at[0] < 0.4).sum())
+    curves[0, step:] = 1.0
+    curves[2] = torch.randn(curves.shape[1:], generator=torch.Generator().manual_seed(0))
+    after = before.where_curves_rise(x, curves)
+    low, high = before.at[0, step - 1 : step + 1]
+    inside = ((after.at[0] >= low) & (after.at[0] <= high)).sum()
+    assert inside >= 0.6 * after.at.shape[1]
+    assert after.at[0, [0, -1]].tolist() == [x[:, 0].min(), x[:, 0].max()]
+    assert torch.equal(after.at[2], before.at[2])
+    # A flat curve leaves the quantiles.
+    assert (after.at[1].unique() - before.at[1].unique()).abs().max() < 0.05
+    # The curves stay what they are, but for what lies between knots.
+    values = before.values(after.at, curves)
+    for j in range(D):
+        for z in range(2):
+            knots, at = (np.unique(k.at[j], return_index=True) for k in (before, after))
+            expected = np.interp(at[0], knots[0], curves[j, knots[1], z])
+            np.testing.assert_allclose(values[j, at[1], z], expected, atol=1e-9)
+
+
+def test_a_candidate_whose_knots_move_maps_as_before():
+    rows = thresholds(2000)
+    c = a_candidate(rows)
+    with torch.no_grad():
+        c.c.mul_(0.1).copy_(c.c.unflatten(0, c.knots.at.shape).cumsum(1).flatten(0, 1))
+    before = c.mapped(rows.x.double()).detach()
+    c.move_knots(rows.x.double())
+    after = c.mapped(rows.x.double()).detach()
+    assert (after - before).square().mean().sqrt() < 0.1 * before.std()
+
+
 @pytest.mark.parametrize("of", ["rows", "others"])
 def test_the_map_is_a_product_and_curves(of):
     """What is learned with and what it ends as differ by a constant and by scales of outputs."""

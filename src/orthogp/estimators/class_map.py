@@ -50,13 +50,16 @@ def with_class_map(
     assert isinstance(train, Rows)
     assert held_out is not None
     max_time, max_steps = settings["max_time"], settings["max_steps"]
+    # Where no map is taken all later draws are those of a fit without one.
+    own = torch.Generator()
+    own.set_state(generator.get_state())
     kernel = starting_kernel(settings, train.x, variance, data.units.groups).to(device)
     found = learn_input_map(
         deepcopy(likelihood).to(device),
         train.map(lambda t: t.to(device)),
         held_out.map(lambda t: t.to(device)),
         kernel,
-        generator,
+        own,
         math.inf if max_time is None else time.monotonic() + MAP_SHARE * max_time,
         max_steps,
     )

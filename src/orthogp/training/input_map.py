@@ -33,18 +33,20 @@ from orthogp.training.sites import best_constant, clamped_density, random_rows, 
 
 # Knots of a curve, and of all curves together.
 MOST_KNOTS, MOST_KNOTS_IN_ALL = 32, 1024
+# Knots that move have as much of rows and rises between any two of them: the share of the rows.
+ROWS_SHARE = 0.3
 # Rows that predict each row, drawn from twice as many; rows of a step, from a pool, whose
 # neighbours are found anew every so many steps.
 NEAR, BATCH, POOL, REFRESH = 32, {"cpu": 256, "cuda": 2048}, 8, 20
 # Steps without a map; steps with one, in rounds of smaller and smaller steps while they gain.
 STEPS, RATE = 100, 0.1
-MAP_STEPS, MAP_RATE, MAP_ROUNDS, MAP_DECAY = 100, 0.03, 4, 0.6
+MAP_STEPS, MAP_RATE, MAP_ROUNDS, MAP_DECAY = 100, 0.03, 4, 0.7
 # What is expected of the weights that mix inputs, a standard deviation, and of the rise of a curve
 # from knot to knot, a mean length: in units of the lengthscales of the inputs and of the outputs.
 MIXING_SPREAD, RISE_SPREAD = 0.1, 0.05
-# In nats a row: what a round must gain for another one, and how many standard errors the first
-# must gain for the map to be taken.
-LEAST_GAIN, ERRORS = 0.002, 2.0
+# In nats a row: what a round must gain for another one. For the map to be taken all of them must
+# gain so many standard errors, and this share of the loss: the rest of a fit gains less by itself.
+LEAST_GAIN, ERRORS, LEAST_SHARE = 0.002, 2.0, 0.1
 # Factors of the latents among which held-out rows choose before they judge.
 LATENT_FACTORS = torch.linspace(-1.6, 0.7, 24).exp().tolist()
 # Rows that are judged at a time.
@@ -81,7 +83,7 @@ class Knots:
             if len(values) > most:
                 levels = torch.linspace(0, len(column) - 1, most, device=x.device).round().long()
                 values = column.sort().values[levels].unique()
-            found.append(torch.cat([values, values[-1:].expand(most - len(values))]))
+            found.append(_padded(values, most))
         at = torch.stack(found)
         longest = int((at[:, 1:] > at[:, :-1]).sum(1).max()) + 1
         return Knots(at[:, : max(2, longest)].contiguous())
@@ -99,6 +101,34 @@ class Knots:
         before = (before + count * torch.arange(width, device=x.device).unsqueeze(1)).mT
         hats = x.new_zeros(len(x), width * count)
         return hats.scatter_(1, before, 1.0 - share).scatter_(1, before + 1, share)
+
+    def where_curves_rise(self, x: Float[Tensor, "n d"], curves: Float[Tensor, "d k z"]) -> "Knots":
+        """As many knots, with as much between any two that follow each other: of the rows of x, and
+        of the rise of the curves. Inputs of which every level is a knot keep theirs."""
+        count, found = self.at.shape[1], []
+        for at, column, rise in zip(self.at, x.mT, curves.diff(dim=1).norm(dim=2), strict=True):
+            if len(column.unique()) > count:
+                column = column.sort().values
+                between = (torch.searchsorted(at, column) - 1).clamp(0, count - 2)
+                rows = between.bincount(minlength=count - 1).clamp_min(1).to(rise)
+                share = ROWS_SHARE * rows / len(column)
+                share += (1.0 - ROWS_SHARE) * rise / rise.sum().clamp_min(SMALLEST)
+                total = (share / rows)[between].cumsum(0)
+                wanted = torch.linspace(0.0, 1.0, count, device=x.device).to(total) * total[-1]
+                chosen = torch.searchsorted(total, wanted).clamp(max=len(column) - 1)
+                at = column[chosen[1:-1]]
+                at = _padded(torch.cat([column[:1], at, column[-1:]]).unique(), count)
+            found.append(at)
+        return Knots(torch.stack(found))
+
+    def values(self, at: Float[Tensor, "d q"], curves: Float[Tensor, "d k z"]) -> Tensor:
+        """The curves at some values of every input."""
+        hats = [self.hats(row.unsqueeze(0)).view(self.at.shape) for row in at.mT]
+        return torch.einsum("qdk,dkz->dqz", torch.stack(hats), curves)
+
+
+def _padded(values: Float[Tensor, " m"], count: int) -> Float[Tensor, " k"]:
+    return torch.cat([values, values[-1:].expand(count - len(values))])
 
 
 class _Candidate:
@@ -146,13 +176,12 @@ class _Candidate:
         return 0.5 * mixing.square().sum() + lengths.sum() / RISE_SPREAD
 
     @torch.no_grad()
-    def values(self) -> list[Tensor]:
-        return [p.detach().clone() for p in self.parameters()]
-
-    @torch.no_grad()
-    def set(self, values: list[Tensor]) -> None:
-        for parameter, value in zip(self.parameters(), values, strict=True):
-            parameter.copy_(value)
+    def move_knots(self, x: Float[Tensor, "n d"]) -> None:
+        """To where the curves rise most."""
+        curves = self.c.unflatten(0, self.knots.at.shape)
+        knots = self.knots.where_curves_rise(x, curves)
+        self.c.copy_(self.knots.values(knots.at, curves).flatten(0, 1))
+        self.knots = knots
 
     @torch.no_grad()
     def learned(self, x: Float[Tensor, "n d"]) -> InputMap:
@@ -185,26 +214,31 @@ def learn_input_map(
     if not search.climb(candidate, int(min(STEPS, left)), RATE):
         return None
     left -= STEPS
-    best = plain = search.judge(candidate)
+    density = plain = search.judge(candidate)
+    best = None
     candidate.begin_map()
-    values = None
     for number in range(MAP_ROUNDS):
         rate = MAP_RATE * MAP_DECAY**number
         if left <= 0 or not search.climb(candidate, int(min(MAP_STEPS, left)), rate):
             break
         left -= MAP_STEPS
         found = search.judge(candidate)
-        gain = float((found - best).mean())
+        gain = float((found - density).mean())
         if gain > 0:
-            best, values = found, candidate.values()
+            density, best = found, deepcopy(candidate)
         # Written so that NaN counts as no gain.
         if not gain > LEAST_GAIN:
             break
-    gain = best - plain
-    if values is None or not gain.mean() > ERRORS * gain.std() / len(gain) ** 0.5:
+        candidate.move_knots(search.x)
+    if best is None or not _clearly_better(density, plain):
         return None
-    candidate.set(values)
-    return candidate.learned(search.x)
+    return best.learned(search.x)
+
+
+def _clearly_better(density: Float[Tensor, " h"], plain: Float[Tensor, " h"]) -> bool:
+    gain = density - plain
+    error = gain.std() / len(gain) ** 0.5
+    return bool(gain.mean() > ERRORS * error and gain.mean() > -LEAST_SHARE * plain.mean())
 
 
 class _Search:
