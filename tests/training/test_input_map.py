@@ -187,6 +187,16 @@ def test_no_map_is_taken_where_labels_are_noise():
     assert learned(train, held_out) is None
 
 
+@pytest.mark.parametrize(
+    ("gain", "spread", "taken"), [(0.3, 0.1, True), (0.08, 0.1, False), (0.3, 5.0, False)]
+)
+def test_a_map_must_gain_a_tenth_of_the_loss_beyond_two_standard_errors(gain, spread, taken):
+    plain = torch.full((400,), -1.0)
+    noise = torch.randn(400, generator=torch.Generator().manual_seed(0))
+    density = plain + gain + spread * (noise - noise.mean())
+    assert input_map._clearly_better(density, plain) == taken
+
+
 def test_no_map_is_taken_without_time_or_steps():
     for limit in ({"deadline": -math.inf}, {"max_steps": 20}):
         assert learned(thresholds(300), thresholds(100, seed=1), **limit) is None

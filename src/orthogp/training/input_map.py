@@ -45,7 +45,7 @@ MAP_STEPS, MAP_RATE, MAP_ROUNDS, MAP_DECAY = 100, 0.03, 4, 0.7
 # from knot to knot, a mean length: in units of the lengthscales of the inputs and of the outputs.
 MIXING_SPREAD, RISE_SPREAD = 0.1, 0.05
 # In nats a row: what a round must gain for another one. For the map to be taken all of them must
-# gain so many standard errors, and this share of the loss: the rest of a fit gains less by itself.
+# gain this share of the loss beyond so many standard errors: the rest of a fit makes up for less.
 LEAST_GAIN, ERRORS, LEAST_SHARE = 0.002, 2.0, 0.1
 # Factors of the latents among which held-out rows choose before they judge.
 LATENT_FACTORS = torch.linspace(-1.6, 0.7, 24).exp().tolist()
@@ -238,7 +238,7 @@ def learn_input_map(
 def _clearly_better(density: Float[Tensor, " h"], plain: Float[Tensor, " h"]) -> bool:
     gain = density - plain
     error = gain.std() / len(gain) ** 0.5
-    return bool(gain.mean() > ERRORS * error and gain.mean() > -LEAST_SHARE * plain.mean())
+    return bool(gain.mean() - ERRORS * error > -LEAST_SHARE * plain.mean())
 
 
 class _Search:
