@@ -204,6 +204,7 @@ def test_no_map_is_taken_without_time_or_steps():
 
 def test_the_same_rows_give_the_same_map(monkeypatch):
     monkeypatch.setattr(input_map, "MAP_STEPS", 10)
+    monkeypatch.setattr(input_map, "LEAST_SHARE", -math.inf)
     first, second = (learned(thresholds(300), thresholds(200, seed=1)) for _ in range(2))
     assert first is not None
     assert second is not None
