@@ -189,3 +189,12 @@ def with_parameters(likelihood, **parameters: float):
     for name, value in parameters.items():
         setattr(likelihood.likelihood, name, torch.tensor(value, dtype=torch.float64))
     return likelihood
+
+
+def several_kinds_of_inputs(n: int, seed: int = 0) -> torch.Tensor:
+    """Columns: a number, a number that is often the largest one, and five levels."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, 3, generator=generator)
+    x[:, 1] = x[:, 1].clamp_max(0.5)
+    x[:, 2] = (2.5 * x[:, 2]).round().clamp(-2, 2)
+    return x

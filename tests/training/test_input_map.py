@@ -9,8 +9,9 @@ import torch
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Bernoulli, Softmax
 from orthogp.training import Rows, input_map
-from orthogp.training.input_map import InputMap, Knots, _Candidate, _Search, learn_input_map
-from problems import default_sum
+from orthogp.training.input_map import InputMap, _Candidate, _Search, learn_input_map
+from orthogp.training.knots import Knots
+from problems import default_sum, several_kinds_of_inputs
 
 D = 3
 
@@ -22,18 +23,9 @@ def short(monkeypatch):
         monkeypatch.setattr(input_map, name, value)
 
 
-def inputs(n: int, seed: int = 0) -> torch.Tensor:
-    """A number, a number of which some are the largest, and five levels."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(n, D, generator=generator)
-    x[:, 1] = x[:, 1].clamp_max(0.5)
-    x[:, 2] = (2.5 * x[:, 2]).round().clamp(-2, 2)
-    return x
-
-
 def thresholds(n: int, seed: int = 0) -> Rows:
     """Classes that change with each level of the last input, and where the first one is small."""
-    x = inputs(n, seed)
+    x = several_kinds_of_inputs(n, seed)
     return Rows(x, ((x[:, 2].abs() == 1) ^ (x[:, 0].abs() < 0.3)).long())
 
 
@@ -68,53 +60,6 @@ def a_search(train: Rows, held_out: Rows) -> _Search:
     return _Search(Bernoulli(), train, held_out, torch.Generator().manual_seed(0), math.inf)
 
 
-def test_knots_are_levels_or_quantiles():
-    x = inputs(500).double()
-    knots = Knots.of(x)
-    assert knots.at.shape == (D, input_map.MOST_KNOTS)
-    assert knots.at[2].unique().tolist() == [-2, -1, 0, 1, 2]
-    for j in range(D):
-        assert knots.at[j, [0, -1]].tolist() == [x[:, j].min(), x[:, j].max()]
-        assert (knots.at[j].diff() >= 0).all()
-    shares = [(x[:, 0] <= at).double().mean() for at in knots.at[0]]
-    np.testing.assert_allclose(shares, np.linspace(0, 1, len(shares)), atol=0.005)
-
-
-def test_knots_of_many_inputs_are_few(monkeypatch):
-    monkeypatch.setattr(input_map, "MOST_KNOTS_IN_ALL", 12)
-    assert Knots.of(inputs(500).double()).at.shape == (D, 4)
-
-
-def test_one_level_has_no_curve():
-    knots = Knots.of(torch.ones(10, 1).double())
-    assert torch.equal(knots.hats(torch.tensor([[1.0], [5.0]]).double()).sum(1), torch.ones(2))
-
-
-def test_knots_move_to_where_curves_rise():
-    x = inputs(2000).double()
-    before = Knots.of(x)
-    curves = torch.zeros(D, before.at.shape[1], 2).double()
-    # The first input has one rise, between two knots; the last one, of five levels, several.
-    step = int((before.at[0] < 0.4).sum())
-    curves[0, step:] = 1.0
-    curves[2] = torch.randn(curves.shape[1:], generator=torch.Generator().manual_seed(0))
-    after = before.where_curves_rise(x, curves)
-    low, high = before.at[0, step - 1 : step + 1]
-    inside = ((after.at[0] >= low) & (after.at[0] <= high)).sum()
-    assert inside >= 0.6 * after.at.shape[1]
-    assert after.at[0, [0, -1]].tolist() == [x[:, 0].min(), x[:, 0].max()]
-    assert torch.equal(after.at[2], before.at[2])
-    # A flat curve leaves the quantiles.
-    assert (after.at[1].unique() - before.at[1].unique()).abs().max() < 0.05
-    # The curves stay what they are, but for what lies between knots.
-    values = before.values(after.at, curves)
-    for j in range(D):
-        for z in range(2):
-            knots, at = (np.unique(k.at[j], return_index=True) for k in (before, after))
-            expected = np.interp(at[0], knots[0], curves[j, knots[1], z])
-            np.testing.assert_allclose(values[j, at[1], z], expected, atol=1e-9)
-
-
 def test_a_candidate_whose_knots_move_maps_as_before():
     rows = thresholds(2000)
     c = a_candidate(rows)
@@ -132,7 +77,7 @@ def test_the_map_is_a_product_and_curves(of):
     rows = thresholds(400)
     c = a_candidate(rows)
     found = c.learned(rows.x.double())
-    x = rows.x if of == "rows" else 3.0 * inputs(50, seed=1)
+    x = rows.x if of == "rows" else 3.0 * several_kinds_of_inputs(50, seed=1)
     expected, mapped = by_interpolation(found, x), c.mapped(x.double()).detach().numpy()
     scale = expected.std(axis=0) / mapped.std(axis=0)
     np.testing.assert_allclose(expected, mapped * scale, atol=1e-9)
