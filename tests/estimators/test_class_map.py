@@ -40,7 +40,7 @@ def quick_maps(patch: pytest.MonkeyPatch) -> None:
     """Maps of few steps, for small tables, that are taken for the smallest gain."""
     patch.setattr(near_rows, "FEWEST_MAPPED", 100)
     values = {"STEPS": 20, "MAP_STEPS": 15, "MAP_RATE": 0.05, "MAP_ROUNDS": 1, "ERRORS": 0.0}
-    for name, value in (values | {"BATCH": {"cpu": 100}}).items():
+    for name, value in (values | {"SMALLEST_BATCH": {"cpu": 100}}).items():
         patch.setattr(input_map, name, value)
     for name in ("STEPS", "SCALE_STEPS"):
         patch.setattr(sites, name, 10)

@@ -19,7 +19,7 @@ D = 3
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     values = {"STEPS": 20, "MAP_STEPS": 40, "MAP_RATE": 0.05, "MAP_ROUNDS": 1}
-    for name, value in (values | {"BATCH": {"cpu": 100}}).items():
+    for name, value in (values | {"SMALLEST_BATCH": {"cpu": 100}}).items():
         monkeypatch.setattr(input_map, name, value)
 
 

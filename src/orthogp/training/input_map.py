@@ -32,9 +32,12 @@ from orthogp.training.knots import Knots
 from orthogp.training.left_out import left_out_moments
 from orthogp.training.sites import best_constant, clamped_density, random_rows, site_gradients
 
-# Rows that predict each row, drawn from twice as many; rows of a step, from a pool, whose
-# neighbours are found anew every so many steps.
-NEAR, BATCH, POOL, REFRESH = 32, {"cpu": 256, "cuda": 2048}, 8, 20
+# Rows that predict each row, drawn from twice as many.
+NEAR = 32
+# Rows of a step, a share of those of the table between two numbers, from a pool of so many times as
+# many rows, whose neighbours are found anew every so many steps.
+SMALLEST_BATCH, LARGEST_BATCH = {"cpu": 128, "cuda": 2048}, {"cpu": 512, "cuda": 2048}
+BATCH_SHARE, POOL, REFRESH = 1 / 32, 8, 20
 # Steps without a map; steps with one, in rounds of smaller and smaller steps while they gain.
 STEPS, RATE = 100, 0.1
 MAP_STEPS, MAP_RATE, MAP_ROUNDS, MAP_DECAY = 100, 0.03, 4, 0.7
@@ -185,7 +188,9 @@ class _Search:
     ):
         self.likelihood, self.generator, self.deadline = likelihood, generator, deadline
         self.train, self.held_out, self.x = train, held_out, train.x.double()
-        self.batch = BATCH.get(self.x.device.type, BATCH["cpu"])
+        device = self.x.device.type
+        smallest, largest = (b.get(device, b["cpu"]) for b in (SMALLEST_BATCH, LARGEST_BATCH))
+        self.batch = min(largest, max(smallest, round(BATCH_SHARE * len(self.x))))
         self.constant = best_constant(likelihood, self.train, generator)
         mean = self.constant.unsqueeze(1).expand(-1, len(self.x))
         self.gradient = site_gradients(likelihood, self.train, mean, torch.zeros_like(mean))
