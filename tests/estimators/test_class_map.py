@@ -156,6 +156,7 @@ def test_fits_that_go_on_keep_the_map(fitted, monkeypatch):
     quick_maps(monkeypatch)
     gp.fit(X[:600], Y[:600])
     before = inputs(gp).linear_map
+    assert before is not None
     monkeypatch.setattr(class_map, "learn_input_map", None)
     gp.fit(X[:600], Y[:600])
     np.testing.assert_array_equal(inputs(gp).linear_map, before)
