@@ -95,14 +95,14 @@ def test_outputs_are_in_units_of_lengthscales():
     np.testing.assert_allclose(ratio, ratio[0])
 
 
-def test_without_steps_the_map_is_none():
+def test_a_map_begins_as_the_identity():
     rows = thresholds(100)
     c = _Candidate(default_sum(D, ard=True), torch.zeros(1).double(), Knots.of(rows.x.double()))
     before = c.mapped(rows.x.double())
     c.begin_map()
     torch.testing.assert_close(c.mapped(rows.x.double()), before)
     # A rise of no length has a price of nearly nothing.
-    assert c.unlikely().item() < 0.01
+    assert c.negative_log_prior().item() < 0.01
 
 
 def test_the_price_of_a_map():
@@ -111,7 +111,7 @@ def test_the_price_of_a_map():
     B, curves = c.B.detach().numpy(), c.c.detach().numpy().reshape(*c.knots.at.shape, D)
     mixing = B[~np.eye(D, dtype=bool)] / input_map.MIXING_SPREAD
     rises = np.linalg.norm(np.diff(curves, axis=1), axis=2) / input_map.RISE_SPREAD
-    assert c.unlikely().item() == pytest.approx(0.5 * (mixing**2).sum() + rises.sum())
+    assert c.negative_log_prior().item() == pytest.approx(0.5 * (mixing**2).sum() + rises.sum())
 
 
 @pytest.mark.parametrize("likelihood", [Bernoulli(), Softmax(2)], ids=["bernoulli", "softmax"])

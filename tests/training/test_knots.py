@@ -29,7 +29,9 @@ def test_knots_of_many_inputs_are_few(monkeypatch):
 
 def test_one_level_has_no_curve():
     found = Knots.of(torch.ones(10, 1).double())
-    assert torch.equal(found.hats(torch.tensor([[1.0], [5.0]]).double()).sum(1), torch.ones(2))
+    assert torch.equal(
+        found.hat_functions(torch.tensor([[1.0], [5.0]]).double()).sum(1), torch.ones(2)
+    )
 
 
 def test_knots_move_to_where_curves_rise():

@@ -127,10 +127,9 @@ def export_onnx(
     """Writes a graph from "x" [N, d] to "mean" and "variance", [N] or, for c > 1, [N, c].
 
     The model was trained on (x − x_shift)/x_scale, times `linear_map` if there is one, and
-    (y − y_shift)/y_scale, with `mean` as the prior mean. What the map is of has
-    the values of the `ramps`, if any, after x. The variance is `latent_scale` times that
-    of the latent function, plus `noise_variance` where there is one: then it is that of a new
-    observation.
+    (y − y_shift)/y_scale, with `mean` as the prior mean. With `ramps` the map is one of x and,
+    after it, of their values. The variance is `latent_scale` times that of the latent function,
+    plus `noise_variance` where there is one: then it is that of a new observation.
     """
     g = Graph(_import_onnx())
     weights = torch.cat([predictor.beta_weights, predictor.gamma_weights], 1)

@@ -7,10 +7,11 @@ between knots and constant beyond them. A matrix turns and stretches; curves ben
 tells of thresholds, and of levels that are numbers only by name.
 
 What is learned from is the residual process of a constant: every row is predicted by the gradients
-of the rows near it, without its own. The objective is the log density of the labels. Near rows are
-a random half of twice as many: a map that has only learned which rows are whose neighbours does not
-gain by that. Rows that were held out decide how long the map is learned, and whether it is taken;
-they are no neighbours of the rows that it is learned from, for those would tell it of their labels.
+of the rows near it, without its own. The objective is the log density of the labels. In every step
+a row is predicted from a random half of the rows nearest to it, so that a map does not gain by
+knowing which rows are neighbours. Rows that were held out decide how long the map is learned, and
+whether it is taken; they are no neighbours of the rows that it is learned from, for those would
+tell it of their labels.
 """
 
 import math
@@ -41,8 +42,8 @@ BATCH_SHARE, POOL, REFRESH = 1 / 32, 8, 20
 # Steps without a map; steps with one, in rounds of smaller and smaller steps while they gain.
 STEPS, RATE = 100, 0.1
 MAP_STEPS, MAP_RATE, MAP_ROUNDS, MAP_DECAY = 100, 0.03, 4, 0.7
-# What is expected of the weights that mix inputs, a standard deviation, and of the rise of a curve
-# from knot to knot, a mean length: in units of the lengthscales of the inputs and of the outputs.
+# Of the prior: the standard deviation of the weights that mix inputs, in units of the lengthscales
+# of the inputs, and the scale of the rise of a curve from knot to knot, in those of the outputs.
 MIXING_SPREAD, RISE_SPREAD = 0.1, 0.05
 # In nats a row: what a round must gain for another one. For the map to be taken all of them must
 # gain this share of the loss beyond so many standard errors: the rest of a fit makes up for less.
@@ -96,11 +97,11 @@ class _Candidate:
     def mapped(self, x: Float[Tensor, "m d"]) -> Float[Tensor, "m z"]:
         if self.relevance is None:
             return x
-        bent = self.knots.hats(x) @ self.c
+        bent = self.knots.hat_functions(x) @ self.c
         return ((x * self.relevance) @ self.B.mT + bent) / self.relevance
 
-    def unlikely(self) -> Tensor | float:
-        """The negative logarithm of the density that is expected of the map."""
+    def negative_log_prior(self) -> Tensor | float:
+        """Normal for the weights that mix inputs, and of the lengths of rises for curves."""
         if self.relevance is None:
             return 0.0
         mixing = (self.B - self.B.diag().diag()) / MIXING_SPREAD
@@ -210,7 +211,7 @@ class _Search:
             rows = pool[chosen]
             mean = self._mean(c, self.x[rows], near[chosen].gather(1, drawn))
             density = self._density(self.train, rows, mean)
-            return density.mean() - c.unlikely() / len(self.x)
+            return density.mean() - c.negative_log_prior() / len(self.x)
 
         return climb(c.parameters(), objective, steps, rate, self.deadline)
 

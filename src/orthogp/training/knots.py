@@ -37,7 +37,7 @@ class Knots:
         longest = int((at[:, 1:] > at[:, :-1]).sum(1).max()) + 1
         return Knots(at[:, : max(2, longest)].contiguous())
 
-    def hats(self, x: Float[Tensor, "m d"]) -> Float[Tensor, "m dk"]:
+    def hat_functions(self, x: Float[Tensor, "m d"]) -> Float[Tensor, "m dk"]:
         """The functions that are one at a knot, zero at the others and straight between, of all
         knots of the first input and of those that follow."""
         width, count = self.at.shape
@@ -72,7 +72,7 @@ class Knots:
 
     def values(self, at: Float[Tensor, "d q"], curves: Float[Tensor, "d k z"]) -> Tensor:
         """The curves at some values of every input."""
-        hats = [self.hats(row.unsqueeze(0)).view(self.at.shape) for row in at.mT]
+        hats = [self.hat_functions(row.unsqueeze(0)).view(self.at.shape) for row in at.mT]
         return torch.einsum("qdk,dkz->dqz", torch.stack(hats), curves)
 
 
