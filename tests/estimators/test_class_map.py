@@ -14,7 +14,7 @@ from orthogp.estimators.class_map import as_ramps
 from orthogp.estimators.scaling import Ramps, Scaling, mapped
 from orthogp.estimators.state import pack_scaling, unpack_scaling
 from orthogp.training import input_map, sites
-from orthogp.training.input_map import InputMap
+from orthogp.training.curved_map import InputMap
 
 D = 3
 RNG = np.random.default_rng(0)

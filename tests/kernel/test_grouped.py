@@ -9,7 +9,7 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 
 from orthogp.errors import ConfigurationError, FileError
 from orthogp.kernel.covariance import Covariance
-from orthogp.kernel.grouped import GroupedMaternKernel, GroupedRBFKernel, group_means
+from orthogp.kernel.grouped import GroupedMaternKernel, GroupedRBFKernel, add_inputs, group_means
 from orthogp.model import default_kernel
 from orthogp.storage.modules import build_module, describe_module, tensors_of
 
@@ -75,3 +75,26 @@ def test_it_is_saved_and_read_back_without_its_class_being_named_in_code():
 def test_groups_with_gaps_are_refused(groups):
     with pytest.raises(ConfigurationError, match="number of a group for every input"):
         GroupedRBFKernel(groups)
+
+
+@pytest.mark.parametrize("groups", [None, [0, 0, 1]])
+def test_inputs_that_are_added_begin_with_the_lengthscales_of_others(groups):
+    kernel = default_kernel(3, ard=True, groups=groups).double()
+    lengthscales = torch.linspace(0.5, 2.0, 3 if groups is None else 2).double()
+    for part in kernel.kernels:
+        part.base_kernel.lengthscale = lengthscales
+    before = kernel.kernels[0].base_kernel.lengthscale.detach()
+    wider = deepcopy(kernel)
+    add_inputs(wider, torch.tensor([2, 1]))
+    for part in wider.kernels:
+        found = part.base_kernel.lengthscale.detach()
+        torch.testing.assert_close(found, before[:, [0, 1, 2, 2, 1]])
+    x, z = torch.randn(2, 4, 3).double()
+    padded = [torch.cat([t, torch.zeros(4, 2)], dim=1) for t in (x, z)]
+    torch.testing.assert_close(Covariance(wider).block(*padded), Covariance(kernel).block(x, z))
+    # Each of them learns a lengthscale of its own.
+    Covariance(wider).block(
+        torch.cat([x, x[:, :2]], 1), torch.cat([z, z[:, :2]], 1)
+    ).sum().backward()
+    slopes = wider.kernels[0].base_kernel.raw_lengthscale.grad
+    assert (slopes != 0).all()

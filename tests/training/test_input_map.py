@@ -1,16 +1,15 @@
-"""A map of the inputs for labels: its formula, what it is learned from, and when it is taken."""
+"""A map of the inputs for labels: what it is learned from, and when it is taken."""
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Bernoulli, Softmax
 from orthogp.training import Rows, input_map
-from orthogp.training.input_map import InputMap, _Candidate, _Search, learn_input_map
-from orthogp.training.knots import Knots
+from orthogp.training.curved_map import InputMap
+from orthogp.training.input_map import _Candidate, _Search, learn_input_map
 from problems import default_sum, several_kinds_of_inputs
 
 D = 3
@@ -36,22 +35,12 @@ def learned(train: Rows, held_out: Rows, likelihood=None, **settings) -> InputMa
     return learn_input_map(likelihood, train, held_out, kernel, generator, **settings)
 
 
-def by_interpolation(found: InputMap, x: torch.Tensor) -> np.ndarray:
-    """L x + Σ_j φ_j(x_j), one output of one curve after the other."""
-    z = (x.double() @ found.linear.mT).numpy()
-    for j, (knots, curve) in enumerate(zip(found.knots, found.curves, strict=True)):
-        knots, first = np.unique(knots.numpy(), return_index=True)
-        for out in range(D):
-            z[:, out] += np.interp(x[:, j].double().numpy(), knots, curve[first, out].numpy())
-    return z
-
-
 def a_candidate(rows: Rows) -> _Candidate:
-    c = _Candidate(default_sum(D, ard=True), torch.zeros(1).double(), Knots.of(rows.x.double()))
-    c.begin_map()
+    c = _Candidate(default_sum(D, ard=True), torch.zeros(1).double(), rows.x.double())
+    c.begin_map(rows.x.double())
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for values in (c.B, c.c):
+        for values in c.map.parameters():
             values.add_(torch.randn(values.shape, generator=generator))
     return c
 
@@ -60,58 +49,13 @@ def a_search(train: Rows, held_out: Rows) -> _Search:
     return _Search(Bernoulli(), train, held_out, torch.Generator().manual_seed(0), math.inf)
 
 
-def test_a_candidate_whose_knots_move_maps_as_before():
-    rows = thresholds(2000)
+def test_a_map_has_the_lengthscales_of_its_inputs():
+    rows = thresholds(200)
     c = a_candidate(rows)
-    with torch.no_grad():
-        c.c.mul_(0.1).copy_(c.c.unflatten(0, c.knots.at.shape).cumsum(1).flatten(0, 1))
-    before = c.mapped(rows.x.double()).detach()
-    c.move_knots(rows.x.double())
-    after = c.mapped(rows.x.double()).detach()
-    assert (after - before).square().mean().sqrt() < 0.1 * before.std()
-
-
-@pytest.mark.parametrize("of", ["rows", "others"])
-def test_the_map_is_a_product_and_curves(of):
-    """What is learned with and what it ends as differ by a constant and by scales of outputs."""
-    rows = thresholds(400)
-    c = a_candidate(rows)
-    found = c.learned(rows.x.double())
-    x = rows.x if of == "rows" else 3.0 * several_kinds_of_inputs(50, seed=1)
-    expected, mapped = by_interpolation(found, x), c.mapped(x.double()).detach().numpy()
-    scale = expected.std(axis=0) / mapped.std(axis=0)
-    np.testing.assert_allclose(expected, mapped * scale, atol=1e-9)
-
-
-def test_outputs_are_in_units_of_lengthscales():
-    rows = thresholds(400)
-    c = a_candidate(rows)
-    z = by_interpolation(c.learned(rows.x.double()), rows.x)
-    assert z.var(axis=0).mean() == pytest.approx(1.0, rel=0.01)
-    scaled = c.mapped(rows.x.double()).detach().numpy() * c.covariance.relevance(
-        rows.x.double()
-    ).sqrt().detach().numpy()  # fmt: skip
-    ratio = z.std(axis=0) / scaled.std(axis=0)
-    np.testing.assert_allclose(ratio, ratio[0])
-
-
-def test_a_map_begins_as_the_identity():
-    rows = thresholds(100)
-    c = _Candidate(default_sum(D, ard=True), torch.zeros(1).double(), Knots.of(rows.x.double()))
-    before = c.mapped(rows.x.double())
-    c.begin_map()
-    torch.testing.assert_close(c.mapped(rows.x.double()), before)
-    # A rise of no length has a price of nearly nothing.
-    assert c.negative_log_prior().item() < 0.01
-
-
-def test_the_price_of_a_map():
-    """½ Σ_{i≠j} B_ij²/s² and the lengths of all rises."""
-    c = a_candidate(thresholds(100))
-    B, curves = c.B.detach().numpy(), c.c.detach().numpy().reshape(*c.knots.at.shape, D)
-    mixing = B[~np.eye(D, dtype=bool)] / input_map.MIXING_SPREAD
-    rises = np.linalg.norm(np.diff(curves, axis=1), axis=2) / input_map.RISE_SPREAD
-    assert c.negative_log_prior().item() == pytest.approx(0.5 * (mixing**2).sum() + rises.sum())
+    assert c.mapped(rows.x.double()).shape[1] == 2 * D
+    before, after = (Covariance(default_sum(D, ard=True)), c.covariance)
+    expected = before.relevance(rows.x.double()).repeat(2)
+    torch.testing.assert_close(after.relevance(c.mapped(rows.x.double())), expected)
 
 
 @pytest.mark.parametrize("likelihood", [Bernoulli(), Softmax(2)], ids=["bernoulli", "softmax"])
@@ -176,7 +120,8 @@ def test_rows_are_predicted_without_themselves():
     near = search._near(c, search.x[rows], rows)
     assert near.shape == (40, 2 * input_map.NEAR)
     assert not (near == rows.unsqueeze(1)).any()
-    z = c.mapped(search.x).detach() * c.covariance.relevance(search.x).sqrt()
+    z = c.mapped(search.x).detach()
+    z = z * c.covariance.relevance(z).sqrt()
     distance = torch.cdist(z[rows], z).detach()
     distance[rows, rows] = math.inf
     nearest = distance.topk(2 * input_map.NEAR, largest=False).values
@@ -188,7 +133,7 @@ def test_a_mean_is_that_of_gaussian_regression_on_the_gradients():
     c = a_candidate(search.train)
     x = search.held_out.x.double()[:5]
     near = search._near(c, x)
-    kernel = Covariance(default_sum(D, ard=True))
+    kernel = c.covariance
     noise, weight = c.logs.exp().tolist()
     for i, found in enumerate(search._mean(c, x, near)[0].tolist()):
         z, z_near = c.mapped(x[i : i + 1]), c.mapped(search.x[near[i]])

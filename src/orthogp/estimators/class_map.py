@@ -19,7 +19,8 @@ from orthogp.estimators.site_rows import starting_kernel
 from orthogp.execution.team import current_team
 from orthogp.likelihoods import ClassificationLikelihood, Likelihood
 from orthogp.training import Rows
-from orthogp.training.input_map import InputMap, learn_input_map
+from orthogp.training.curved_map import InputMap
+from orthogp.training.input_map import learn_input_map
 
 # The share of the time of a fit that the map may take to learn.
 MAP_SHARE = 0.2

@@ -86,10 +86,13 @@ def relevance(
     """
     parts = list(_parts(kernel, 1.0))
     total = sum(weight for weight, _ in parts)
-    if not parts or total <= 0 or any(len(inverse) != len(sources) for _, inverse in parts):
-        return ()
+    slopes: list[torch.Tensor] = []
     if inputs is not None and inputs.linear_map is not None:
         slopes = [torch.from_numpy(s) for s in slopes_between_knots(inputs)]
+    count = len(slopes[0]) if slopes else len(sources)
+    if not parts or total <= 0 or any(len(inverse) != count for _, inverse in parts):
+        return ()
+    if slopes:
         parts = [
             (weight, torch.stack([_root_mean_square(inverse.unsqueeze(1) * s) for s in slopes]))
             for weight, inverse in parts

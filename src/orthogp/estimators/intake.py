@@ -38,8 +38,15 @@ class Units:
 
     @property
     def groups(self) -> tuple[int, ...] | None:
-        """The number of each input's lengthscale; None where every input has its own."""
-        return None if self.plan is None else self.plan.groups
+        """The number of each input's lengthscale; None where every input has its own.
+
+        The inputs are those of the columns, and what a map of them adds.
+        """
+        groups = None if self.plan is None else self.plan.groups
+        if groups is None or self.inputs.linear_map is None:
+            return groups
+        added, first = len(self.inputs.linear_map) - len(groups), max(groups) + 1
+        return (*groups, *range(first, first + added))
 
     def rows(
         self,

@@ -66,7 +66,8 @@ class Scaling:
 
     def standardise(self, values: Array, dtype: torch.dtype = torch.float64) -> Tensor:
         """The inputs in `dtype`, chunk by chunk: no second copy in float64."""
-        out = torch.empty(values.shape, dtype=dtype, device="cpu")
+        shape = values.shape if self.linear_map is None else (len(values), len(self.linear_map))
+        out = torch.empty(shape, dtype=dtype, device="cpu")
         step = max(1, CHUNK_ELEMENTS // max(1, values.shape[-1]))
         for start in range(0, len(values), step):
             with np.errstate(over="ignore"):

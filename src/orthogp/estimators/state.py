@@ -93,7 +93,9 @@ def unpack_fitted(
 
     `learned` are the targets and the calibration.
     """
-    width, names, (targets, calibration) = model.basis.beta.shape[1], None, learned
+    names, (targets, calibration) = None, learned
+    inputs = unpack_scaling("x", tensors, model.basis.beta.shape[1])
+    width = len(inputs.scale)
     # Formats before 1.8 had none: their inputs are the columns.
     plan = None if meta.get("columns") is None else Plan.from_json(meta["columns"])
     if plan is not None and len(plan.sources) != width:
@@ -104,7 +106,7 @@ def unpack_fitted(
     return Fitted.on_device(
         device,
         model,
-        units=Units(Columns(count, names), unpack_scaling("x", tensors, width), targets, plan),
+        units=Units(Columns(count, names), inputs, targets, plan),
         calibration=calibration,
         elbo=float(meta["elbo"]),
         history=tuple(asdict(Report(**row)) for row in meta["history"]),
@@ -207,19 +209,21 @@ def pack_scaling(name: str, scaling: Scaling) -> dict[str, Tensor]:
     return {f"{name}_{k}": torch.from_numpy(v) for k, v in parts.items() if v is not None}
 
 
-def unpack_scaling(name: str, tensors: Mapping[str, Tensor], count: int) -> Scaling:
-    shift, scale = (
-        finite_tensor(tensors, f"{name}_{part}", (count,)) for part in ("shift", "scale")
-    )
+def unpack_scaling(name: str, tensors: Mapping[str, Tensor], outputs: int) -> Scaling:
+    """Of as many columns as outputs, unless a map of the columns has another number of them."""
+    shift = finite_tensor(tensors, f"{name}_shift", (None,))
+    scale = finite_tensor(tensors, f"{name}_scale", (count := len(shift),))
     if not bool((scale > 0).all()):
         raise FileError(f"its {name}_scale is not positive")
     found, linear_map = Scaling(shift.numpy(), scale.numpy()), f"{name}_linear_map"
     if linear_map not in tensors:
         # Formats before 2.0 had none.
+        if count != outputs:
+            raise FileError(f"its {name}_shift has {count} numbers; expected {outputs}")
         return found
     ramps = unpack_ramps(name, tensors, count)
     width = count + (0 if ramps is None else len(ramps.source))
-    values, dtype = finite_tensor(tensors, linear_map, (count, width)), tensors[linear_map].dtype
+    values, dtype = finite_tensor(tensors, linear_map, (outputs, width)), tensors[linear_map].dtype
     if dtype not in (torch.float32, torch.float64):
         raise FileError(f"its {linear_map} is not of floating point numbers")
     return replace(found, linear_map=values.to(dtype).numpy(), ramps=ramps)

@@ -212,7 +212,7 @@ class StoredEstimator(Settings, BaseEstimator):
         learned = self._unpack_targets(model, meta, tensors)
         device = _device_or_cpu(self.device)
         fitted = unpack_fitted(model, learned, meta, tensors, device)
-        width = model.basis.beta.shape[1]
+        width = len(fitted.units.inputs.scale)
         for name in ARRAYS:
             if name in tensors:
                 setattr(self, name, finite_tensor(tensors, name, (None, width)).numpy())

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from gpytorch.kernels import Kernel, MaternKernel, RBFKernel
-from torch import Tensor
+from jaxtyping import Int
+from torch import Tensor, nn
 
 from orthogp.errors import ConfigurationError
 
@@ -62,3 +63,22 @@ def group_means(values: Tensor, groups: Tensor) -> Tensor:
     count = int(groups.max()) + 1
     sums = values.new_zeros(count).index_add_(0, groups, values)
     return sums / torch.bincount(groups, minlength=count)
+
+
+@torch.no_grad()
+def add_inputs(kernel: Kernel, like: Int[Tensor, " m"]) -> None:
+    """Makes a sum of default kernels one of more inputs, which begin with the lengthscales of some
+    that it has."""
+    for part in kernel.modules():
+        if isinstance(part, MaternKernel | RBFKernel):
+            raw = part.raw_lengthscale
+            assert isinstance(raw, Tensor)
+            if isinstance(part, _Grouped):
+                own = torch.arange(len(like), device=raw.device) + raw.shape[-1]
+                added = raw[..., part.groups[like]]
+                part.groups = torch.cat([part.groups, own])
+            else:
+                added = raw[..., like]
+            assert part.ard_num_dims is not None
+            part.ard_num_dims += len(like)
+            part.raw_lengthscale = nn.Parameter(torch.cat([raw, added], dim=-1))

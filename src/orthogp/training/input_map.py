@@ -16,7 +16,6 @@ tell it of their labels.
 
 import math
 from copy import deepcopy
-from dataclasses import dataclass
 
 import torch
 from gpytorch.kernels import Kernel
@@ -25,9 +24,11 @@ from torch import Tensor
 
 from orthogp.errors import NumericalError
 from orthogp.kernel.covariance import Covariance
+from orthogp.kernel.grouped import add_inputs
 from orthogp.likelihoods import Likelihood
 from orthogp.posterior.neighbors import Neighbors
 from orthogp.training.batches import Rows
+from orthogp.training.curved_map import CurvedMap, InputMap, second_outputs
 from orthogp.training.hyperparameters import SMALLEST, climb
 from orthogp.training.knots import Knots
 from orthogp.training.left_out import left_out_moments
@@ -42,9 +43,6 @@ BATCH_SHARE, POOL, REFRESH = 1 / 32, 8, 20
 # Steps without a map; steps with one, in rounds of smaller and smaller steps while they gain.
 STEPS, RATE = 100, 0.1
 MAP_STEPS, MAP_RATE, MAP_ROUNDS, MAP_DECAY = 100, 0.03, 4, 0.7
-# Of the prior: the standard deviation of the weights that mix inputs, in units of the lengthscales
-# of the inputs, and the scale of the rise of a curve from knot to knot, in those of the outputs.
-MIXING_SPREAD, RISE_SPREAD = 0.1, 0.05
 # In nats a row: what a round must gain for another one. For the map to be taken all of them must
 # gain this share of the loss beyond so many standard errors: the rest of a fit makes up for less.
 LEAST_GAIN, ERRORS, LEAST_SHARE = 0.002, 2.0, 0.1
@@ -54,79 +52,39 @@ LATENT_FACTORS = torch.linspace(-1.6, 0.7, 24).exp().tolist()
 CHUNK = 512
 
 
-@dataclass(frozen=True)
-class InputMap:
-    """z(x) = L x + Σ_j φ_j(x_j), with outputs of variance one on average.
-
-    φ_j has the values `curves[j]` at `knots[j]`, of which the last ones may be repeated.
-    """
-
-    linear: Float[Tensor, "z d"]
-    knots: Float[Tensor, "d k"]
-    curves: Float[Tensor, "d k z"]
-
-
 class _Candidate:
-    """The kernel, the constant, noise and weight of a residual process, and the map.
+    """The kernel, the constant, noise and weight of a residual process, and the map."""
 
-    What moves of the map is B and c with z = diag(ρ)⁻¹ (B diag(ρ) x + Σ_j c_j(x_j)), where ρ is the
-    relevance of the inputs when the map begins: a step changes distances as much along any input
-    that matters.
-    """
-
-    def __init__(self, kernel: Kernel, constant: Float[Tensor, " c"], knots: Knots):
-        self.covariance, self.knots = Covariance(deepcopy(kernel)), knots
-        noise = (0.5 * self.covariance.diagonal(knots.at.mT[:1])).detach().log()
+    def __init__(self, kernel: Kernel, constant: Float[Tensor, " c"], x: Float[Tensor, "n d"]):
+        self.covariance, self.map = Covariance(deepcopy(kernel)), None
+        noise = (0.5 * self.covariance.diagonal(x[:1])).detach().log()
         self.logs = torch.cat([noise, noise]).requires_grad_()
         self.constant = constant.clone().requires_grad_()
-        width, count = knots.at.shape
-        self.B = torch.eye(width, dtype=knots.at.dtype, device=knots.at.device).requires_grad_()
-        self.c = knots.at.new_zeros(width * count, width).requires_grad_()
-        self.relevance: Tensor | None = None
 
     def parameters(self) -> list[Tensor]:
         own = [p for p in self.covariance.parameters() if p.requires_grad]
         found = [*own, self.logs, self.constant]
-        return found if self.relevance is None else [*found, self.B, self.c]
+        return found if self.map is None else [*found, *self.map.parameters()]
 
     @torch.no_grad()
-    def begin_map(self) -> None:
-        relevance = self.covariance.relevance(self.knots.at.mT).sqrt()
-        self.relevance = relevance.clamp_min(SMALLEST * relevance.max())
+    def begin_map(self, x: Float[Tensor, "n d"]) -> None:
+        knots, inverse = Knots.of(x), self.covariance.relevance(x).sqrt()
+        inverse = inverse.clamp_min(SMALLEST * inverse.max())
+        second = second_outputs(knots, inverse)
+        kernel = deepcopy(self.covariance.kernel)
+        add_inputs(kernel, second)
+        self.covariance, self.map = Covariance(kernel), CurvedMap(knots, inverse, second)
 
     def mapped(self, x: Float[Tensor, "m d"]) -> Float[Tensor, "m z"]:
-        if self.relevance is None:
-            return x
-        bent = self.knots.hat_functions(x) @ self.c
-        return ((x * self.relevance) @ self.B.mT + bent) / self.relevance
+        return x if self.map is None else self.map(x)
 
     def negative_log_prior(self) -> Tensor | float:
-        """Normal for the weights that mix inputs, and of the lengths of rises for curves."""
-        if self.relevance is None:
-            return 0.0
-        mixing = (self.B - self.B.diag().diag()) / MIXING_SPREAD
-        rises = self.c.unflatten(0, self.knots.at.shape).diff(dim=1)
-        # Lengths, not squares: a curve may rise at once for the price of many small rises.
-        lengths = (rises.square().sum(2) + SMALLEST).sqrt()
-        return 0.5 * mixing.square().sum() + lengths.sum() / RISE_SPREAD
-
-    @torch.no_grad()
-    def move_knots(self, x: Float[Tensor, "n d"]) -> None:
-        """To where the curves rise most."""
-        curves = self.c.unflatten(0, self.knots.at.shape)
-        knots = self.knots.where_curves_rise(x, curves)
-        self.c.copy_(self.knots.values(knots.at, curves).flatten(0, 1))
-        self.knots = knots
+        return 0.0 if self.map is None else self.map.negative_log_prior()
 
     @torch.no_grad()
     def learned(self, x: Float[Tensor, "n d"]) -> InputMap:
-        """The map, with outputs in units of their lengthscales, but of variance one on average."""
-        assert self.relevance is not None
-        scale = self.covariance.relevance(x).sqrt()
-        scale = scale / ((self.mapped(x) * scale).var(0).mean().sqrt().clamp_min(SMALLEST))
-        scale = scale / self.relevance
-        curves = (self.c * scale).unflatten(0, self.knots.at.shape)
-        return InputMap(scale.unsqueeze(1) * self.B * self.relevance, self.knots.at, curves)
+        assert self.map is not None
+        return self.map.in_units(self.covariance.relevance(self.map(x[:1])).sqrt(), x)
 
 
 def learn_input_map(
@@ -144,14 +102,14 @@ def learn_input_map(
     are `max_steps` at most.
     """
     search = _Search(likelihood, train, held_out, generator, deadline)
-    candidate = _Candidate(kernel, search.constant, Knots.of(search.x))
+    candidate = _Candidate(kernel, search.constant, search.x)
     left = math.inf if max_steps is None else max_steps
     if not search.climb(candidate, int(min(STEPS, left)), RATE):
         return None
     left -= STEPS
     density = plain = search.judge(candidate)
     best = None
-    candidate.begin_map()
+    candidate.begin_map(search.x)
     for number in range(MAP_ROUNDS):
         rate = MAP_RATE * MAP_DECAY**number
         if left <= 0 or not search.climb(candidate, int(min(MAP_STEPS, left)), rate):
@@ -164,7 +122,8 @@ def learn_input_map(
         # Written so that NaN counts as no gain.
         if not gain > LEAST_GAIN:
             break
-        candidate.move_knots(search.x)
+        assert candidate.map is not None
+        candidate.map.move_knots(search.x)
     if best is None or not _clearly_better(density, plain):
         return None
     return best.learned(search.x)
@@ -254,6 +213,7 @@ class _Search:
         self, c: _Candidate, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None = None
     ) -> Int[Tensor, "m k"]:
         """Of the rows that are trained on the nearest to each x, twice as many as predict it."""
-        scale = c.covariance.relevance(self.x).sqrt()
-        points, x = (torch.cat([c.mapped(p) for p in t.split(CHUNK)]) * scale for t in (self.x, x))
-        return Neighbors(points).nearest(x, min(2 * NEAR, len(points) - 1), without)
+        points, x = (torch.cat([c.mapped(p) for p in t.split(CHUNK)]) for t in (self.x, x))
+        scale = c.covariance.relevance(points).sqrt()
+        count = min(2 * NEAR, len(points) - 1)
+        return Neighbors(points * scale).nearest(x * scale, count, without)

@@ -1,9 +1,10 @@
 """Curves of single inputs, each straight between knots and constant beyond them."""
 
+import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 # Knots of a curve, and of all curves together.
@@ -34,8 +35,19 @@ class Knots:
                 values = column.sort().values[ranks].unique()
             found.append(_padded(values, most))
         at = torch.stack(found)
-        longest = int((at[:, 1:] > at[:, :-1]).sum(1).max()) + 1
+        longest = int(Knots(at).counts.max())
         return Knots(at[:, : max(2, longest)].contiguous())
+
+    @property
+    def counts(self) -> Int[Tensor, " d"]:
+        """Of every input the knots that are not repeated."""
+        return (self.at[:, 1:] > self.at[:, :-1]).sum(1) + 1
+
+    def waves(self) -> Float[Tensor, "d k"]:
+        """At the knots of every input one period of a cosine, from its first knot to its last."""
+        number = torch.arange(self.at.shape[1]).to(self.at)
+        last = (self.counts - 1).clamp_min(1).to(self.at).unsqueeze(1)
+        return torch.cos(2.0 * math.pi * number.minimum(last) / last)
 
     def hat_functions(self, x: Float[Tensor, "m d"]) -> Float[Tensor, "m dk"]:
         """The functions that are one at a knot, zero at the others and straight between, of all
