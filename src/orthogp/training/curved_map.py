@@ -2,9 +2,8 @@
 
     z(x) = L x + Σ_j φ_j(x_j)
 
-z has up to twice as many outputs as x has inputs. The first of them begin as the inputs. Each of
-the second ones begins as a small curve of one input: with outputs of their own few levels can be
-as far from each other as labels ask for.
+The first outputs begin as the inputs. An input with few levels has a second one, which begins as a
+small curve of it: along a single line not all levels can be as far from each other as labels ask.
 """
 
 from dataclasses import dataclass
@@ -85,8 +84,7 @@ class CurvedMap:
 
 
 def second_outputs(knots: Knots, inverse: Float[Tensor, " d"]) -> Int[Tensor, " s"]:
-    """Of the inputs with more than two levels those with the shortest lengthscales, as far as there
-    is room for outputs."""
+    """Of the inputs with few levels those that matter most, as far as there is room for outputs."""
     order = inverse.argsort(descending=True, stable=True)
     most = max(0, MOST_OUTPUTS - len(inverse))
-    return order[knots.counts[order] > 2][:most].sort().values
+    return order[knots.few_levels[order]][:most].sort().values

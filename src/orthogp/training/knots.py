@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 # Knots of a curve, and of all curves together.
@@ -23,30 +23,34 @@ class Knots:
     """
 
     at: Float[Tensor, "d k"]
+    # Of which inputs every level is a knot.
+    levels: Bool[Tensor, " d"]
 
     @staticmethod
     def of(x: Float[Tensor, "n d"]) -> "Knots":
         most = max(2, min(MOST_KNOTS, MOST_KNOTS_IN_ALL // x.shape[1]))
-        found = []
+        found, levels = [], []
         for column in x.mT:
             values = column.unique()
+            levels.append(len(values) <= most)
             if len(values) > most:
                 ranks = torch.linspace(0, len(column) - 1, most, device=x.device).round().long()
                 values = column.sort().values[ranks].unique()
             found.append(_padded(values, most))
         at = torch.stack(found)
-        longest = int(Knots(at).counts.max())
-        return Knots(at[:, : max(2, longest)].contiguous())
+        longest = int(_count(at).max())
+        at = at[:, : max(2, longest)].contiguous()
+        return Knots(at, torch.tensor(levels, device=x.device))
 
     @property
-    def counts(self) -> Int[Tensor, " d"]:
-        """Of every input the knots that are not repeated."""
-        return (self.at[:, 1:] > self.at[:, :-1]).sum(1) + 1
+    def few_levels(self) -> Bool[Tensor, " d"]:
+        """Which inputs have a knot at each of their levels, and more than two of them."""
+        return self.levels & (_count(self.at) > 2)
 
     def waves(self) -> Float[Tensor, "d k"]:
         """At the knots of every input one period of a cosine, from its first knot to its last."""
         number = torch.arange(self.at.shape[1]).to(self.at)
-        last = (self.counts - 1).clamp_min(1).to(self.at).unsqueeze(1)
+        last = (_count(self.at) - 1).clamp_min(1).to(self.at).unsqueeze(1)
         return torch.cos(2.0 * math.pi * number.minimum(last) / last)
 
     def hat_functions(self, x: Float[Tensor, "m d"]) -> Float[Tensor, "m dk"]:
@@ -67,8 +71,9 @@ class Knots:
         """As many knots, with as much between any two that follow each other: of the rows of x, and
         of the rise of the curves. Inputs of which every level is a knot keep theirs."""
         count, found = self.at.shape[1], []
-        for at, column, rise in zip(self.at, x.mT, curves.diff(dim=1).norm(dim=2), strict=True):
-            if len(column.unique()) > count:
+        rises = curves.diff(dim=1).norm(dim=2)
+        for at, all_levels, column, rise in zip(self.at, self.levels, x.mT, rises, strict=True):
+            if not all_levels:
                 column = column.sort().values
                 between = (torch.searchsorted(at, column) - 1).clamp(0, count - 2)
                 rows = between.bincount(minlength=count - 1).clamp_min(1).to(rise)
@@ -80,12 +85,17 @@ class Knots:
                 at = column[chosen[1:-1]]
                 at = _padded(torch.cat([column[:1], at, column[-1:]]).unique(), count)
             found.append(at)
-        return Knots(torch.stack(found))
+        return Knots(torch.stack(found), self.levels)
 
     def values(self, at: Float[Tensor, "d q"], curves: Float[Tensor, "d k z"]) -> Tensor:
         """The curves at some values of every input."""
         hats = [self.hat_functions(row.unsqueeze(0)).view(self.at.shape) for row in at.mT]
         return torch.einsum("qdk,dkz->dqz", torch.stack(hats), curves)
+
+
+def _count(at: Float[Tensor, "d k"]) -> Int[Tensor, " d"]:
+    """Of every input the knots that are not repeated."""
+    return (at[:, 1:] > at[:, :-1]).sum(1) + 1
 
 
 def _padded(values: Float[Tensor, " m"], count: int) -> Float[Tensor, " k"]:
