@@ -24,6 +24,8 @@ class SideStreams:
         self._enabled = enabled and device.type == "cuda"
         self._joined_together: list[torch.cuda.Stream] = []
         self._joined_alone = 0
+        if self._enabled:
+            _without_stream_warning()
 
     def run(
         self,
@@ -88,6 +90,14 @@ class SideStreams:
 
 
 @cache
+@cache
+def _without_stream_warning() -> None:
+    """torch warns where a parameter gets gradients of several streams, as it is meant to here."""
+    set_warning = getattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch", None)
+    if set_warning is not None:
+        set_warning(False)
+
+
 def _stream(device: torch.device, index: int, low_priority: bool) -> torch.cuda.Stream:
     return torch.cuda.Stream(device) if low_priority else high_priority_stream(device)
 
