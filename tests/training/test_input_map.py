@@ -32,7 +32,7 @@ def learned(train: Rows, held_out: Rows, likelihood=None, **settings) -> InputMa
     generator = torch.Generator().manual_seed(0)
     likelihood = Bernoulli() if likelihood is None else likelihood
     kernel = default_sum(D, ard=True)
-    return learn_input_map(likelihood, train, held_out, kernel, generator, **settings)
+    return learn_input_map(likelihood, train, held_out, kernel, generator, **settings)[0]
 
 
 def a_candidate(rows: Rows) -> _Candidate:
@@ -81,7 +81,21 @@ def test_a_map_must_gain_a_tenth_of_the_loss_beyond_two_standard_errors(gain, sp
     plain = torch.full((400,), -1.0)
     noise = torch.randn(400, generator=torch.Generator().manual_seed(0))
     density = plain + gain + spread * (noise - noise.mean())
-    assert input_map._clearly_better(density, plain) == taken
+    assert input_map._gains(density, plain, input_map.ERRORS) == taken
+
+
+def test_other_inputs_are_judged_by_the_same_held_out_rows():
+    """Those in which near rows have the same label gain; copies of the inputs do not."""
+    train, held_out = thresholds(300), thresholds(300, seed=1)
+    kernel, generator = default_sum(D, ard=True), torch.Generator().manual_seed(0)
+    _, plain = learn_input_map(Bernoulli(), train, held_out, kernel, generator, max_steps=20)
+    assert plain is not None
+    assert plain.shape == (300,)
+    assert (plain <= 0).all()
+    for change, gains in ((0.0, False), (3.0, True)):
+        told = [Rows(r.x + change * r.y.unsqueeze(1).to(r.x), r.y) for r in (train, held_out)]
+        found = input_map.gains_by_inputs(plain, Bernoulli(), *told, kernel, generator)
+        assert found == gains
 
 
 def test_no_map_is_taken_without_time_or_steps():

@@ -9,18 +9,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from gpytorch.kernels import Kernel
 from numpy.typing import NDArray
 
 from orthogp.estimators.intake import FitData
 from orthogp.estimators.near_fit import with_mapped_inputs
 from orthogp.estimators.near_rows import learns_map
 from orthogp.estimators.scaling import Ramps
+from orthogp.estimators.score_map import score_map
 from orthogp.estimators.site_rows import starting_kernel
 from orthogp.execution.team import current_team
 from orthogp.likelihoods import ClassificationLikelihood, Likelihood
 from orthogp.training import Rows
 from orthogp.training.curved_map import InputMap
-from orthogp.training.input_map import learn_input_map
+from orthogp.training.input_map import gains_by_inputs, learn_input_map
 
 # The share of the time of a fit that the map may take to learn.
 MAP_SHARE = 0.2
@@ -50,24 +52,16 @@ def with_class_map(
     train, held_out = data.train, data.held_out
     assert isinstance(train, Rows)
     assert held_out is not None
-    max_time, max_steps = settings["max_time"], settings["max_steps"]
+    kernel = starting_kernel(settings, train.x, variance, data.units.groups).to(device)
     # Where no map is taken all later draws are those of a fit without one.
     own = torch.Generator()
     own.set_state(generator.get_state())
-    kernel = starting_kernel(settings, train.x, variance, data.units.groups).to(device)
-    found = learn_input_map(
-        deepcopy(likelihood).to(device),
-        train.map(lambda t: t.to(device)),
-        held_out.map(lambda t: t.to(device)),
-        kernel,
-        own,
-        math.inf if max_time is None else time.monotonic() + MAP_SHARE * max_time,
-        max_steps,
-    )
-    weights = current_team().agree(None if found is None else as_ramps(found, train.x.dtype))
-    if weights is None:
+    likelihood = deepcopy(likelihood).to(device)
+    found = _best_map(settings, train, held_out, likelihood, kernel, own)
+    found = current_team().agree(found)
+    if found is None:
         return data
-    linear_map, ramps = weights
+    linear_map, ramps = found
     units = replace(data.units, inputs=data.units.inputs.followed_by(linear_map, ramps))
     # Rows of one role may be those of another.
     mapped: dict[int, Rows] = {}
@@ -82,6 +76,40 @@ def with_class_map(
         sample=mapped[id(data.sample)],
         bound_rows=mapped[id(data.bound_rows)],
     )
+
+
+def _best_map(
+    settings: Mapping[str, Any],
+    train: Rows,
+    held_out: Rows,
+    likelihood: Likelihood,
+    kernel: Kernel,
+    generator: torch.Generator,
+) -> tuple[NDArray[np.floating], Ramps] | None:
+    """The map that is learned or, where it is not taken, that to normal scores, if any gains.
+
+    It is learned on the device of the kernel.
+    """
+    max_time, max_steps = settings["max_time"], settings["max_steps"]
+    deadline = math.inf if max_time is None else time.monotonic() + MAP_SHARE * max_time
+    device, dtype = next(kernel.parameters()).device, train.x.dtype
+    limits = kernel, generator, deadline, max_steps
+
+    def on_device(rows: Rows) -> Rows:
+        return rows.map(lambda t: t.to(device))
+
+    learned, plain = learn_input_map(likelihood, on_device(train), on_device(held_out), *limits)
+    if learned is not None:
+        return as_ramps(learned, dtype)
+    scores = score_map(train.x.double().numpy())
+    if plain is None or scores is None or settings["input_transform"] != "auto":
+        return None
+    linear_map, ramps = torch.from_numpy(scores[0]).to(dtype).numpy(), scores[1]
+    scored, others = (
+        on_device(with_mapped_inputs(rows, linear_map, ramps)) for rows in (train, held_out)
+    )
+    gains = gains_by_inputs(plain, likelihood, scored, others, *limits)
+    return (linear_map, ramps) if gains else None
 
 
 def as_ramps(found: InputMap, dtype: torch.dtype) -> tuple[NDArray[np.floating], Ramps]:

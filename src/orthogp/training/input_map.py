@@ -44,8 +44,9 @@ BATCH_SHARE, POOL, REFRESH = 1 / 32, 8, 20
 STEPS, RATE = 100, 0.1
 MAP_STEPS, MAP_RATE, MAP_ROUNDS, MAP_DECAY = 100, 0.03, 4, 0.7
 # In nats a row: what a round must gain for another one. For the map to be taken all of them must
-# gain this share of the loss beyond so many standard errors: the rest of a fit makes up for less.
-LEAST_GAIN, ERRORS, LEAST_SHARE = 0.002, 2.0, 0.1
+# gain this share of the loss beyond two standard errors, since the rest of a fit makes up for less,
+# and beyond one for inputs of which nothing is learned.
+LEAST_GAIN, LEAST_SHARE, ERRORS, ERRORS_OF_INPUTS = 0.002, 0.1, 2.0, 1.0
 # Factors of the latents among which held-out rows choose before they judge.
 LATENT_FACTORS = torch.linspace(-1.6, 0.7, 24).exp().tolist()
 # Rows that are judged at a time.
@@ -95,20 +96,19 @@ def learn_input_map(
     generator: torch.Generator,
     deadline: float = math.inf,
     max_steps: int | None = None,
-) -> InputMap | None:
-    """The map by which near rows predict best; None where held-out rows do not gain by it.
+) -> tuple[InputMap | None, Float[Tensor, " h"] | None]:
+    """The map by which near rows predict best, and the densities of held-out rows without one.
 
-    The kernel is where learning begins. `deadline` is a time of `time.monotonic()`, and the steps
-    are `max_steps` at most.
+    There is no map where held-out rows do not gain by it. The kernel is where learning begins.
+    `deadline` is a time of `time.monotonic()`, and the steps are `max_steps` at most.
     """
     search = _Search(likelihood, train, held_out, generator, deadline)
     candidate = _Candidate(kernel, search.constant, search.x)
-    left = math.inf if max_steps is None else max_steps
-    if not search.climb(candidate, int(min(STEPS, left)), RATE):
-        return None
-    left -= STEPS
-    density = plain = search.judge(candidate)
-    best = None
+    plain = search.without_map(candidate, max_steps)
+    if plain is None:
+        return None, None
+    left = math.inf if max_steps is None else max_steps - STEPS
+    best, density = None, plain
     candidate.begin_map(search.x)
     for number in range(MAP_ROUNDS):
         rate = MAP_RATE * MAP_DECAY**number
@@ -124,15 +124,35 @@ def learn_input_map(
             break
         assert candidate.map is not None
         candidate.map.move_knots(search.x)
-    if best is None or not _clearly_better(density, plain):
-        return None
-    return best.learned(search.x)
+    if best is None or not _gains(density, plain, ERRORS):
+        return None, plain
+    return best.learned(search.x), plain
 
 
-def _clearly_better(density: Float[Tensor, " h"], plain: Float[Tensor, " h"]) -> bool:
-    gain = density - plain
+def gains_by_inputs(
+    plain: Float[Tensor, " h"],
+    likelihood: Likelihood,
+    train: Rows,
+    held_out: Rows,
+    kernel: Kernel,
+    generator: torch.Generator,
+    deadline: float = math.inf,
+    max_steps: int | None = None,
+) -> bool:
+    """Whether held-out rows gain where these inputs take the place of those of `plain`.
+
+    Otherwise like `learn_input_map`, which gives the densities `plain`.
+    """
+    search = _Search(likelihood, train, held_out, generator, deadline)
+    candidate = _Candidate(kernel, search.constant, search.x)
+    found = search.without_map(candidate, max_steps)
+    return found is not None and _gains(found, plain, ERRORS_OF_INPUTS)
+
+
+def _gains(found: Float[Tensor, " h"], plain: Float[Tensor, " h"], errors: float) -> bool:
+    gain = found - plain
     error = gain.std() / len(gain) ** 0.5
-    return bool(gain.mean() - ERRORS * error > -LEAST_SHARE * plain.mean())
+    return bool(gain.mean() - errors * error > -LEAST_SHARE * plain.mean())
 
 
 class _Search:
@@ -154,6 +174,11 @@ class _Search:
         self.constant = best_constant(likelihood, self.train, generator)
         mean = self.constant.unsqueeze(1).expand(-1, len(self.x))
         self.gradient = site_gradients(likelihood, self.train, mean, torch.zeros_like(mean))
+
+    def without_map(self, c: _Candidate, max_steps: int | None) -> Float[Tensor, " h"] | None:
+        """The densities of held-out rows once the rest of a candidate has been learned."""
+        learned = self.climb(c, STEPS if max_steps is None else min(STEPS, max_steps), RATE)
+        return self.judge(c) if learned else None
 
     def climb(self, c: _Candidate, steps: int, rate: float) -> bool:
         """Uphill on the density of random rows; False where that leads nowhere."""
