@@ -75,7 +75,8 @@ class Settings:
         input_transform: "auto" takes the logarithm of skewed columns of numbers of a table, or the
             normal scores of their quantiles, and adds indicators of gaps and of frequent values,
             where that gives left-out rows a higher density. Of an array it decides on indicators of
-            gaps alone. None transforms nothing and has the indicators of gaps.
+            gaps alone, and with classes on normal scores of skewed inputs where `linear_map` is
+            judged and not taken. None transforms nothing and has the indicators of gaps.
         linear_map: "auto" learns a linear map of the standardised inputs, of which the default
             kernel then is one, where that predicts left-out rows better; None does without. For
             classes it has curves of single inputs besides. It needs near rows and, unless there are
