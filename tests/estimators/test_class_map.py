@@ -97,6 +97,28 @@ def test_an_onnx_graph_bends_inputs(fitted, tmp_path):
     np.testing.assert_allclose(mean, mean[0, 0] / expected[0, 0] * expected, atol=1e-3)
 
 
+def test_columns_of_categories_beside_inputs_with_second_outputs(monkeypatch, tmp_path):
+    """The inputs of a category share a lengthscale; a second output has one of its own."""
+    pd = pytest.importorskip("pandas")
+    quick_maps(monkeypatch)
+    numbers, level = RNG.normal(size=(900, 2)), RNG.integers(6, size=900)
+    kind = np.array(["x", "y", "z"])[RNG.integers(3, size=900)]
+    y = (level % 2 == 1) ^ (np.abs(numbers) < 0.5).any(axis=1)
+    table = pd.DataFrame(numbers, columns=["u", "v"]).assign(kind=kind, level=level)
+    gp = OrthogonalGPClassifier(**QUICK).fit(table[:600], y[:600])
+    # One output an input: two numbers, three kinds and a level; and another one of the level.
+    groups = gp._fitted.units.groups
+    assert len(inputs(gp).linear_map) == len(groups) == 7
+    assert sorted(np.bincount(groups).tolist()) == [1, 1, 1, 1, 3]
+    for part in gp.model_.covariance.kernel.kernels:
+        assert part.base_kernel.raw_lengthscale.numel() == 5
+    assert set(gp.relevance_) == {"u", "v", "kind", "level"}
+    gp.save(tmp_path / "model")
+    loaded = OrthogonalGPClassifier.load(tmp_path / "model")
+    rest = table[600:]
+    np.testing.assert_array_equal(loaded.predict_proba(rest), gp.predict_proba(rest))
+
+
 def test_explanations_add_up(fitted):
     found = fitted.explain(X[600:603], n_samples=4)
     total = found.base + found.values.sum(axis=1)

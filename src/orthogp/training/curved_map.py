@@ -21,6 +21,8 @@ MOST_OUTPUTS, AMPLITUDE = 64, 0.05
 # Of the prior: the standard deviation of the weights that mix inputs, in units of the lengthscales
 # of the inputs, and the scale of the rise of a curve from knot to knot, in those of the outputs.
 MIXING_SPREAD, RISE_SPREAD = 0.1, 0.05
+# Rows that are mapped at a time, where none of them is differentiated.
+CHUNK = 512
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ class CurvedMap:
     @torch.no_grad()
     def in_units(self, inverse: Float[Tensor, " z"], x: Float[Tensor, "n d"]) -> InputMap:
         """With outputs in units of their lengthscales, but of variance one on average over x."""
-        scale = inverse / (self(x) * inverse).var(0).mean().sqrt().clamp_min(SMALLEST)
-        scale = scale / self.outputs
+        z = torch.cat([self(part) for part in x.split(CHUNK)])
+        scale = inverse / (z * inverse).var(0).mean().sqrt().clamp_min(SMALLEST) / self.outputs
         curves = (self.c * scale).unflatten(0, self.knots.at.shape)
         return InputMap(scale.unsqueeze(1) * self.B * self.inverse, self.knots.at, curves)
 

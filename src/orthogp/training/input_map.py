@@ -28,7 +28,7 @@ from orthogp.kernel.grouped import add_inputs
 from orthogp.likelihoods import Likelihood
 from orthogp.posterior.neighbors import Neighbors
 from orthogp.training.batches import Rows
-from orthogp.training.curved_map import CurvedMap, InputMap, second_outputs
+from orthogp.training.curved_map import CHUNK, CurvedMap, InputMap, second_outputs
 from orthogp.training.hyperparameters import SMALLEST, climb
 from orthogp.training.knots import Knots
 from orthogp.training.left_out import left_out_moments
@@ -49,8 +49,6 @@ MAP_STEPS, MAP_RATE, MAP_ROUNDS, MAP_DECAY = 100, 0.03, 4, 0.7
 LEAST_GAIN, LEAST_SHARE, ERRORS, ERRORS_OF_INPUTS = 0.002, 0.1, 2.0, 1.0
 # Factors of the latents among which held-out rows choose before they judge.
 LATENT_FACTORS = torch.linspace(-1.6, 0.7, 24).exp().tolist()
-# Rows that are judged at a time.
-CHUNK = 512
 
 
 class _Candidate:
