@@ -306,10 +306,46 @@ def test_streams_of_tables_take_text_and_gaps(tmp_path, monkeypatch):
     assert {row.kind for row in whole.columns_} >= {"category", "many levels", "date", "number"}
     monkeypatch.setattr(streamed, "LOADED_BYTES", 0)
     gp = OrthogonalGPRegressor(**SMALL).fit(path, "y")
-    kinds = {row.column: row.kind for row in gp.columns_}
-    # No folds among streamed rows: many levels are pooled.
-    assert kinds["word"] == "category"
+    assert [row.kind for row in gp.columns_] == [row.kind for row in whole.columns_]
     assert np.isfinite(gp.predict(FRAME)).all()
+
+
+def test_streamed_rows_have_statistics_without_their_own_targets(tmp_path, monkeypatch):
+    """Rows that the statistics were learned from have those of the other folds, by the formula."""
+    rng, path, streams = np.random.default_rng(0), tmp_path / "t.parquet", []
+    word = rng.integers(40, size=900)
+    y = rng.normal(size=40)[word] + 0.3 * rng.normal(size=900)
+    weight = (rng.random(900) < 0.9).astype(float)
+    table = pd.DataFrame({"x": rng.normal(size=900), "word": [f"w{i}" for i in word], "y": y})
+    table.assign(weight=weight).to_parquet(path, row_group_size=200)
+    monkeypatch.setattr(streamed, "LOADED_BYTES", 0)
+    monkeypatch.setattr(streamed, "KMEANS_ROWS", 400)
+
+    class Spied(streamed.TableStream):
+        def __init__(self, *given):
+            super().__init__(*given)
+            streams.append(self)
+
+    monkeypatch.setattr(streamed, "TableStream", Spied)
+    gp = OrthogonalGPRegressor(**SMALL | {"max_steps": 1, "n_inducing": 5, "n_residual": 5})
+    gp.fit(path, "y", "weight")
+    encoding, units = streams[0].encoding, gp._fitted.units
+    (column,) = encoding.plan.statistics
+    rows = encoding.rows
+    assert 300 < len(rows) < 600
+    assert (weight[rows] > 0).all()
+    found = np.concatenate([
+        encoding.inputs(pa.table(table[start : start + 200].drop(columns="y")), start)
+        for start in range(0, 900, 200)
+    ])[:, encoding.plan.sources.index("word")]  # fmt: skip
+    targets = units.targets.statistics(y)[:, 0]
+    for row in range(0, 900, 7):
+        place = np.flatnonzero(rows == row)
+        folds = encoding.folds
+        others = rows[folds != folds[place]] if len(place) else rows
+        prior, (m,) = targets[others].mean(), column.smoothing
+        own = targets[others][word[others] == word[row]]
+        assert found[row] == pytest.approx((own.sum() + m * prior) / (len(own) + m))
 
 
 def test_rare_gaps_of_a_streamed_table_are_filled_as_the_sample_says(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ have found.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -18,14 +18,22 @@ from numpy.typing import NDArray
 from orthogp.errors import DataError
 from orthogp.estimators.checks import Columns, checked_weight
 from orthogp.estimators.defaults import count_held_out, point_counts
-from orthogp.estimators.inputs import GapsError, encode_rows, learn_plan
+from orthogp.estimators.inputs import FOLD_SEED, GapsError, RawRows, encode_rows, learn_plan
 from orthogp.estimators.intake import FitData, Intake, Units
 from orthogp.estimators.scaling import Array, Moments
 from orthogp.estimators.targets import Learner
 from orthogp.execution.team import Team
 from orthogp.posterior.points import KMEANS_ROWS
 from orthogp.sources import RowBlock, Shards, Source
-from orthogp.tables import Described, Learning, Plan, number_plan
+from orthogp.tables import (
+    Described,
+    Learning,
+    Plan,
+    array_table,
+    fold_numbers,
+    number_plan,
+    plans_without_folds,
+)
 from orthogp.training import Rows, Stream
 from orthogp.training.streams import Owners
 
@@ -35,6 +43,36 @@ LOADED_BYTES = 2**27
 ON_DISK_SAMPLE = 2**16
 
 
+def _no_rows() -> NDArray[np.int64]:
+    return np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How the rows of a source become inputs.
+
+    By a plan, of a block that is all numbers by None; of target statistics a row that they were
+    learned from has those of the folds that it is not in. `rows` of the source, in order, are such
+    rows, of the fold `folds`, and `without` has a plan for each fold.
+    """
+
+    plan: Plan | None
+    rows: NDArray[np.int64] = field(default_factory=_no_rows)
+    folds: NDArray[np.int64] = field(default_factory=_no_rows)
+    without: tuple[Plan, ...] = ()
+
+    def inputs(self, X: RawRows, start: int) -> Array:
+        """Those of a block whose first row is this one of the source."""
+        found = encode_rows(self.plan, X)
+        first, last = np.searchsorted(self.rows, [start, start + len(X)])
+        places, folds = self.rows[first:last] - start, self.folds[first:last]
+        for number, plan in enumerate(self.without):
+            own = places[folds == number]
+            if len(own):
+                found[own] = encode_rows(plan, _taken(X, own))
+        return found
+
+
 class TableStream(Stream):
     """The rows of a source in the units of the model, without those that are left out."""
 
@@ -42,12 +80,14 @@ class TableStream(Stream):
         self,
         intake: Intake,
         units: Units,
+        encoding: Encoding,
         source: Source,
         left_out: NDArray[np.int64],
         sample: Rows,
     ):
         """`left_out` are rows of the source, and `sample` are rows as they are in the stream."""
-        self.intake, self.units, self.source, self.left_out = intake, units, source, left_out
+        self.intake, self.units, self.encoding = intake, units, encoding
+        self.source, self.left_out = source, left_out
         if isinstance(source, Shards):
             no_rows = tuple(part[:0] for part in sample.parts())
             self.owners = Owners(source.team, source.ranks, no_rows)
@@ -61,9 +101,12 @@ class TableStream(Stream):
         if not self.sizes[number]:
             return None
         units = self.units
-        X, y, weight, _ = _checked(self.intake, self.source, number, units.columns, units.plan)
+        start = self.starts[number]
+        X, y, weight, _ = _checked(
+            self.intake, self.source, number, start, units.columns, self.encoding
+        )
         selected = np.ones(len(X), dtype=bool)
-        selected[_rows_of_block(self.left_out, self.starts[number], len(X))] = False
+        selected[_rows_of_block(self.left_out, start, len(X))] = False
         if not selected.all():
             X, y, weight = X[selected], y[selected], None if weight is None else weight[selected]
         return self.units.rows(X, y, weight, self.intake.dtype)
@@ -134,12 +177,12 @@ def streamed_data(intake: Intake, source: Source, generator: torch.Generator) ->
     seed = int(torch.randint(2**62, (), generator=generator))
     rng = np.random.default_rng(seed)
     chosen = rng.choice(num_rows, min(wanted, num_rows), replace=False)
-    units, sampled, total = _survey_and_plan(intake, source, np.sort(chosen))
+    encoding, (units, sampled, total) = _survey_and_plan(intake, source, np.sort(chosen))
     sample = units.rows(*sampled, intake.dtype)
     order = torch.from_numpy(rng.permutation(len(sample)))
     held_out = sample.map(lambda t: t[order[:num_held_out]]) if num_held_out else None
     left_out = np.sort(np.sort(chosen)[order[:num_held_out]])
-    train = TableStream(intake, units, source, left_out, sample)
+    train = TableStream(intake, units, encoding, source, left_out, sample)
     rest = sample.map(lambda t: t[order[num_held_out:]])
     return FitData(units, train, held_out, rest, sample, num_rows, total)
 
@@ -147,40 +190,90 @@ def streamed_data(intake: Intake, source: Source, generator: torch.Generator) ->
 Survey = tuple[Units, tuple[Array, NDArray, Array | None], float]
 
 
-def _survey_and_plan(intake: Intake, source: Source, chosen: NDArray[np.int64]) -> Survey:
-    """As `_survey`; another pass before it learns the plan of columns that are not plain numbers
-    from the chosen rows. Streamed rows have no folds, so there are no target statistics."""
-    if intake.units is not None:
-        return _survey(intake, source, chosen, intake.units.plan)
-    try:
-        return _survey(intake, source, chosen, None)
-    except GapsError:
-        team = _team(source)
-        parts = team.collect(team.attempt(lambda: _sample_own(intake, source, chosen)))
-        # Every shard that has rows has the same columns.
-        columns, described, _ = next(part for part in parts if part[0] is not None)
-        assert columns is not None
-        sampled = [table for part in parts for table in part[2]]
-        sample = (
-            _one_table(sampled) if isinstance(sampled[0], pa.Table) else np.concatenate(sampled)
-        )
-        plan = learn_plan(intake.settings, sample, columns, None, described)
-        return _survey(intake, source, chosen, plan)
-
-
-def _sample_own(
+def _survey_and_plan(
     intake: Intake, source: Source, chosen: NDArray[np.int64]
-) -> tuple[Columns | None, Learning | None, list[Any]]:
-    """The columns, how they are to be learned if the source says so, and the chosen rows."""
-    columns, described, parts = None, None, []
+) -> tuple[Encoding, Survey]:
+    """As `_survey`; another pass before it learns the plan of columns that are not plain numbers
+    from the chosen rows, and target statistics from their targets."""
+    try:
+        encoding = Encoding(None if intake.units is None else intake.units.plan)
+        found = _survey(intake, source, chosen, encoding)
+        return replace(encoding, plan=found[0].plan), found
+    except GapsError:
+        encoding = _learn_encoding(intake, source, chosen)
+        return encoding, _survey(intake, source, chosen, encoding)
+
+
+def _learn_encoding(intake: Intake, source: Source, chosen: NDArray[np.int64]) -> Encoding:
+    """The plan of the chosen rows, and those without the statistics of each of their folds."""
+    team = _team(source)
+    parts = team.collect(team.attempt(lambda: _sample_own(intake, source, chosen)))
+    found = reduce(lambda one, other: one.merged(other, intake.learner), parts)
+    assert found.columns is not None
+    if not found.rows:
+        raise DataError("every sample_weight is zero; expected a positive one for some row")
+    # Processes have read blocks in no order.
+    rows, y = np.concatenate(found.rows), np.concatenate(found.y)
+    order = np.argsort(rows)
+    X = np.concatenate(found.X) if isinstance(found.X[0], np.ndarray) else _one_table(found.X)
+    rows, y, X = rows[order], y[order], _taken(X, order)
+    targets = intake.learner.learn(found.targets).statistics(y)
+    plan = learn_plan(intake.settings, X, found.columns, targets, found.described)
+    if not plan.statistics:
+        return Encoding(plan)
+    table = X if isinstance(X, pa.Table) else array_table(X, plan.order)
+    folds = fold_numbers(len(rows), FOLD_SEED)
+    return Encoding(plan, rows, folds, plans_without_folds(plan, table, targets, folds))
+
+
+def _taken(X: RawRows, rows: NDArray[np.int64]) -> RawRows:
+    return X[rows] if isinstance(X, np.ndarray) else X.take(pa.array(rows))
+
+
+@dataclass
+class _Sample:
+    """Of some blocks: the columns, how they are to be learned if the source says so, what is to be
+    learned of the targets, and the chosen rows that have a weight."""
+
+    columns: Columns | None
+    described: Learning | None
+    targets: Any
+    rows: list[NDArray[np.int64]]
+    X: list[Any]
+    y: list[NDArray]
+
+    def merged(self, other: "_Sample", learner: Learner) -> "_Sample":
+        first = other if self.columns is None else self
+        targets = self.targets
+        if targets is None:
+            targets = other.targets
+        elif other.targets is not None:
+            targets = learner.merged(targets, other.targets)
+        lists = self.rows + other.rows, self.X + other.X, self.y + other.y
+        return _Sample(first.columns, first.described, targets, *lists)
+
+
+def _sample_own(intake: Intake, source: Source, chosen: NDArray[np.int64]) -> _Sample:
+    """The sample of the blocks that this process can read."""
+    found = _Sample(None, None, None, [], [], [])
     for number, start in _own_blocks(source):
-        table = source.read(number).X
+        block = source.read(number)
         with _naming_block(source, number):
-            X, columns = intake.check_inputs(table, columns)
-        described = table.learning if isinstance(table, Described) else None
+            X, found.columns = intake.check_inputs(block.X, found.columns)
+            y = intake.learner.check(block.y, len(X))
+            weight = checked_weight(block.weight, len(X), part=True)
+            weighted = np.ones(len(X), bool) if weight is None else weight > 0
+            if weighted.any():
+                positive = None if weight is None else weight[weighted]
+                found.targets = intake.learner.survey(y[weighted], positive, found.targets)
+        found.described = block.X.learning if isinstance(block.X, Described) else None
         rows = _rows_of_block(chosen, start, len(X))
-        parts.append(X[rows] if isinstance(X, np.ndarray) else X.take(pa.array(rows)))
-    return columns, described, parts
+        rows = rows[weighted[rows]]
+        if len(rows):
+            found.rows.append(start + rows)
+            found.X.append(_taken(X, rows))
+            found.y.append(y[rows])
+    return found
 
 
 @dataclass
@@ -207,13 +300,15 @@ class _Found:
         return _Found(columns, moments, targets, sampled, weight)
 
 
-def _survey(intake: Intake, source: Source, chosen: NDArray[np.int64], plan: Plan | None) -> Survey:
+def _survey(
+    intake: Intake, source: Source, chosen: NDArray[np.int64], encoding: Encoding
+) -> Survey:
     """Checks every row and learns the units; also the chosen rows and the weight of all.
 
     Without a plan every value must be a number.
     """
     team = _team(source)
-    parts = team.collect(team.attempt(lambda: _survey_own(intake, source, chosen, plan)))
+    parts = team.collect(team.attempt(lambda: _survey_own(intake, source, chosen, encoding)))
     found = reduce(lambda one, other: one.merged(other, intake.learner), parts)
     if not found.weight:
         raise DataError("every sample_weight is zero; expected a positive one for some row")
@@ -222,6 +317,7 @@ def _survey(intake: Intake, source: Source, chosen: NDArray[np.int64], plan: Pla
     if units is None:
         assert found.columns is not None
         assert found.moments is not None
+        plan = encoding.plan
         if plan is None:
             plan = number_plan(np.concatenate(X), found.columns.labels)
         units = intake.learn(
@@ -232,12 +328,14 @@ def _survey(intake: Intake, source: Source, chosen: NDArray[np.int64], plan: Pla
 
 
 def _survey_own(
-    intake: Intake, source: Source, chosen: NDArray[np.int64], plan: Plan | None
+    intake: Intake, source: Source, chosen: NDArray[np.int64], encoding: Encoding
 ) -> _Found:
     """The survey of the blocks that this process can read."""
     found = _Found(intake.units and intake.units.columns, None, None, [])
     for number, start in _own_blocks(source):
-        X, y, weight, found.columns = _checked(intake, source, number, found.columns, plan)
+        X, y, weight, found.columns = _checked(
+            intake, source, number, start, found.columns, encoding
+        )
         found.weight += len(X) if weight is None else float(weight.sum())
         rows = _rows_of_block(chosen, start, len(X))
         found.sampled.append((X[rows], y[rows], None if weight is None else weight[rows]))
@@ -254,12 +352,17 @@ def _survey_own(
 
 
 def _checked(
-    intake: Intake, source: Source, number: int, columns: Columns | None, plan: Plan | None
+    intake: Intake,
+    source: Source,
+    number: int,
+    start: int,
+    columns: Columns | None,
+    encoding: Encoding,
 ) -> tuple[Array, NDArray, Array | None, Columns]:
     block: RowBlock = source.read(number)
     with _naming_block(source, number):
         raw, columns = intake.check_inputs(block.X, columns)
-        X = encode_rows(plan, raw)
+        X = encoding.inputs(raw, start)
         y = intake.learner.check(block.y, len(X))
         return X, y, checked_weight(block.weight, len(X), part=True), columns
 

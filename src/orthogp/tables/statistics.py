@@ -14,6 +14,7 @@ for the model learns by the level's marks.
 """
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from sklearn.model_selection import KFold
 from sklearn.preprocessing import TargetEncoder
 
 from orthogp.tables.arrow import Column, Matrix, as_levels
-from orthogp.tables.plan import StatisticsColumn
+from orthogp.tables.plan import Plan, StatisticsColumn
 
 FOLDS = 5
 # Distances of marks vary by √(2/32) = 1/4 about that of two levels.
@@ -108,15 +109,50 @@ def encode_out_of_fold(
     column: StatisticsColumn, strings: pa.Array, targets: Matrix, seed: int
 ) -> Matrix:
     """The statistics of the rows of training, each from the folds that it is not in."""
-    codes = _codes(strings, column.levels, column.missing)
-    counts = np.append(np.array(column.counts, dtype=np.float64), 0.0)
-    found = np.empty_like(targets)
-    folds = KFold(min(FOLDS, len(codes)), shuffle=True, random_state=seed)
-    for others, fold in folds.split(codes):
-        for i, m in enumerate(column.smoothing):
-            encoder = _encoder(m).fit(codes[others, None], targets[others, i])
-            found[fold, i] = encoder.transform(codes[fold, None])[:, 0]
-    return np.column_stack([found, np.log1p(counts[codes]), _marks(column)[codes]])
+    numbers = fold_numbers(len(strings), seed)
+    found: Matrix = np.empty((len(strings), column.codes))
+    for number in np.unique(numbers):
+        own = numbers == number
+        others = without_rows(column, strings, targets, own)
+        found[own] = encode_statistics(others, strings.filter(pa.array(own)))
+    return found
+
+
+def fold_numbers(count: int, seed: int) -> NDArray[np.int64]:
+    """The fold of each of so many rows."""
+    found = np.zeros(count, dtype=np.int64)
+    folds = KFold(min(FOLDS, count), shuffle=True, random_state=seed)
+    for number, (_, rows) in enumerate(folds.split(found)):
+        found[rows] = number
+    return found
+
+
+def without_rows(
+    column: StatisticsColumn, strings: pa.Array, targets: Matrix, rows: NDArray[np.bool_]
+) -> StatisticsColumn:
+    """The column with the means of the other rows of training; counts stay those of all."""
+    codes = _codes(strings, column.levels, column.missing)[~rows]
+    prior = targets[~rows].mean(axis=0)
+    values = np.tile(prior, (len(column.counts), 1))
+    for i, m in enumerate(column.smoothing):
+        encoder = _encoder(m).fit(codes[:, None], targets[~rows, i])
+        values[encoder.categories_[0], i] = encoder.encodings_[0]
+    means = tuple(tuple(row) for row in values.tolist())
+    return replace(column, values=means, prior=tuple(prior.tolist()))
+
+
+def plans_without_folds(
+    plan: Plan, table: pa.Table, targets: Matrix, numbers: NDArray[np.int64]
+) -> tuple[Plan, ...]:
+    """For each fold of these rows of training the plan whose statistics are those of the others."""
+    found = []
+    for number in range(int(numbers.max()) + 1):
+        statistics = tuple(
+            without_rows(c, as_levels(table.column(c.name), c.kind), targets, numbers == number)
+            for c in plan.statistics
+        )
+        found.append(replace(plan, statistics=statistics))
+    return tuple(found)
 
 
 def _marks(column: StatisticsColumn) -> Matrix:

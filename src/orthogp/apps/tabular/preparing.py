@@ -193,7 +193,8 @@ def prepare_large(
     if request.policy == "refuse":
         require_complete(labelled)
     learning = Learning(missing=request.policy, text_dates=True)
-    notes += column_notes(Described(labelled.take(rest), learning), request, None)
+    targets = described_targets(target.values[rest], target.task)
+    notes += column_notes(Described(labelled.take(rest), learning), request, targets)
     for note in notes:
         say(note)
     classes = None
