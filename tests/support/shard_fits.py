@@ -38,6 +38,8 @@ def frame() -> pd.DataFrame:
     table["y"] = np.sin(table.a) + 0.01 * table.b + (table.town == "Bern")
     table["y"] += 0.1 * rng.normal(size=count)
     table["weight"] = rng.uniform(0.5, 1.5, count)
+    # More levels than have an input each.
+    table["street"] = [f"street {number}" for number in rng.integers(40, size=count)]
     # A class that the last process alone has.
     table["label"] = np.where(np.arange(count) > 370, "rare", np.where(table.y > 0.5, "yes", "no"))
     return table
@@ -70,7 +72,9 @@ def all_fits(rank: int | None, folder: Path) -> dict[str, dict]:
         "near": OrthogonalGPRegressor(**NEAR).fit(mixed, table.y, **shards),
         "labels": OrthogonalGPClassifier(**STEPS).fit(mixed, table.label, **shards),
         "streamed": streamed_fit(rank, ArrayTable, X, y, weight),
-        "streamed_text": streamed_fit(rank, sharded.FrameTable, mixed, table.y, None),
+        "streamed_text": streamed_fit(
+            rank, sharded.FrameTable, mixed.assign(street=table.street), table.y, None
+        ),
         "command": command_fit(rank, folder),
     }
     found = {name: contents(estimator) for name, estimator in fits.items()}
