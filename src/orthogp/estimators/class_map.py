@@ -101,8 +101,10 @@ def _best_map(
     learned, plain = learn_input_map(likelihood, on_device(train), on_device(held_out), *limits)
     if learned is not None:
         return as_ramps(learned, dtype)
+    if plain is None or settings["input_transform"] != "auto":
+        return None
     scores = score_map(train.x.double().numpy())
-    if plain is None or scores is None or settings["input_transform"] != "auto":
+    if scores is None:
         return None
     linear_map, ramps = torch.from_numpy(scores[0]).to(dtype).numpy(), scores[1]
     scored, others = (

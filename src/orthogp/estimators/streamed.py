@@ -6,7 +6,7 @@ have found.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
@@ -195,10 +195,12 @@ def _survey_and_plan(
 ) -> tuple[Encoding, Survey]:
     """As `_survey`; another pass before it learns the plan of columns that are not plain numbers
     from the chosen rows, and target statistics from their targets."""
+    if intake.units is not None:
+        encoding = Encoding(intake.units.plan)
+        return encoding, _survey(intake, source, chosen, encoding)
     try:
-        encoding = Encoding(None if intake.units is None else intake.units.plan)
-        found = _survey(intake, source, chosen, encoding)
-        return replace(encoding, plan=found[0].plan), found
+        found = _survey(intake, source, chosen, Encoding(None))
+        return Encoding(found[0].plan), found
     except GapsError:
         encoding = _learn_encoding(intake, source, chosen)
         return encoding, _survey(intake, source, chosen, encoding)
@@ -212,7 +214,7 @@ def _learn_encoding(intake: Intake, source: Source, chosen: NDArray[np.int64]) -
     assert found.columns is not None
     if not found.rows:
         raise DataError("every sample_weight is zero; expected a positive one for some row")
-    # Processes have read blocks in no order.
+    # The blocks of a process need not follow each other.
     rows, y = np.concatenate(found.rows), np.concatenate(found.y)
     order = np.argsort(rows)
     X = np.concatenate(found.X) if isinstance(found.X[0], np.ndarray) else _one_table(found.X)
