@@ -226,6 +226,14 @@ def test_rows_are_mapped_one_by_one(dtype):
         np.testing.assert_array_equal(mapped(x[rows], L.astype(dtype), RAMPS), found[rows])
 
 
+def test_ramps_of_a_column_may_overlap():
+    ramps = Ramps(
+        np.array([1, 1, 1]), np.array([-1.0, -0.5, 0.2]), np.array([1.0, 0.3, 0.2 + 1e-9])
+    )
+    x = np.vstack([RNG.normal(size=(50, D)), np.full((1, D), 0.2)])
+    np.testing.assert_allclose(mapped(x, L, ramps), by_hand(x, L, ramps), atol=1e-12)
+
+
 def test_units():
     values = RNG.normal(size=(60, D))
     z = SCALING.standardise(values).numpy()

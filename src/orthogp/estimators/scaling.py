@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import numpy as np
 import torch
@@ -36,10 +35,15 @@ class Ramps:
     low: Array
     high: Array
 
-    def of(self, x: Array) -> Iterator[Array]:
-        """The values of one ramp after the other at these rows."""
-        for column, low, high in zip(self.source, self.low, self.high, strict=True):
-            yield ((x[:, column] - low) / (high - low)).clip(0.0, 1.0)
+    def curves(self, weights: Array) -> Iterator[tuple[int, Array, Array]]:
+        """Columns, their knots in order, and there the sum of the column's ramps by these weights,
+        `(r, z)`, which is straight between the knots."""
+        for column in np.unique(self.source):
+            own = self.source == column
+            low, high = self.low[own], self.high[own]
+            knots = np.unique([low, high])
+            ramps = ((knots[:, None] - low) / (high - low)).clip(0.0, 1.0)
+            yield int(column), knots, ramps @ weights[own]
 
     def slopes(self, x: Array) -> Array:
         """The derivative of every ramp at every row."""
@@ -108,10 +112,16 @@ def mapped(x: Array, linear_map: NDArray[np.floating], ramps: Ramps | None = Non
     """L x of every row, by sums of columns: a product of matrices may round a row differently when
     there are other rows. With ramps their values follow x."""
     rounded = x.clip(-FARTHEST, FARTHEST).astype(linear_map.dtype).astype(np.float64)
-    out = np.zeros((len(x), len(linear_map)))
-    columns = chain(rounded.T, () if ramps is None else ramps.of(rounded))
-    for column, weights in zip(columns, linear_map.T.astype(np.float64), strict=True):
-        out += column[:, None] * weights
+    out, weights = np.zeros((len(x), len(linear_map))), linear_map.T.astype(np.float64)
+    for column, weight in zip(rounded.T, weights, strict=False):
+        out += column[:, None] * weight
+    if ramps is not None:
+        for source, knots, values in ramps.curves(weights[x.shape[1] :]):
+            column = rounded[:, source]
+            before = np.searchsorted(knots, column, side="right") - 1
+            before = before.clip(0, len(knots) - 2)
+            share = (column - knots[before]) / np.diff(knots)[before]
+            out += values[before] + share.clip(0.0, 1.0)[:, None] * np.diff(values, axis=0)[before]
     return out.astype(linear_map.dtype).astype(np.float64)
 
 
