@@ -38,8 +38,6 @@ def frame() -> pd.DataFrame:
     table["y"] = np.sin(table.a) + 0.01 * table.b + (table.town == "Bern")
     table["y"] += 0.1 * rng.normal(size=count)
     table["weight"] = rng.uniform(0.5, 1.5, count)
-    # More levels than have an input each.
-    table["street"] = [f"street {number}" for number in rng.integers(40, size=count)]
     # A class that the last process alone has.
     table["label"] = np.where(np.arange(count) > 370, "rare", np.where(table.y > 0.5, "yes", "no"))
     return table
@@ -49,6 +47,14 @@ def own(rank: int | None) -> pd.DataFrame:
     """The rows of one process, or all."""
     table = frame()
     return table if rank is None else table[BOUNDS[rank] : BOUNDS[rank + 1]]
+
+
+def streets(rank: int | None) -> list[str]:
+    """More levels than have an input each, for the rows of one process, or all."""
+    found = [
+        f"street {number}" for number in np.random.default_rng(1).integers(40, size=BOUNDS[-1])
+    ]
+    return found if rank is None else found[BOUNDS[rank] : BOUNDS[rank + 1]]
 
 
 def numbers(rank: int | None) -> Part:
@@ -73,7 +79,7 @@ def all_fits(rank: int | None, folder: Path) -> dict[str, dict]:
         "labels": OrthogonalGPClassifier(**STEPS).fit(mixed, table.label, **shards),
         "streamed": streamed_fit(rank, ArrayTable, X, y, weight),
         "streamed_text": streamed_fit(
-            rank, sharded.FrameTable, mixed.assign(street=table.street), table.y, None
+            rank, sharded.FrameTable, mixed.assign(street=streets(rank)), table.y, None
         ),
         "command": command_fit(rank, folder),
     }
