@@ -198,7 +198,8 @@ def starting_hyperparameters(
     likelihood = likelihood.to(device)
     if settings["likelihood"] is None and data.typical_noise is None:
         _allow_little_noise(likelihood)
-    found = Hyperparameters(Covariance(kernel), likelihood)
+    by_default = settings["kernel"] is None
+    found = Hyperparameters(Covariance(kernel), likelihood, tries_rough_part=by_default)
     require_evaluable(found.covariance, rows.x[:1].to(device))
     return found
 

@@ -124,8 +124,9 @@ class OrthogonalGPRegressor(RegressorMixin, OrthogonalGP):
 
         `(n, d)`, or `(n, t, d)` for several targets, in units of y for one unit of X. For a
         likelihood with a link that of the latent behind it, with a `target_transform` that of the
-        transformed target. Standard deviations are those of the function's own gradient; the kernel
-        must be a sum of RBF and Matérn kernels for them. All columns must be numbers.
+        transformed target. Standard deviations are those of the function's own gradient, infinite
+        where it is too rough to have one; the kernel must be a sum of RBF and Matérn kernels for
+        them. All columns must be numbers.
         """
         fitted, X = self._prediction_inputs(X)
         if fitted.units.plan is not None and not fitted.units.plan.plain:

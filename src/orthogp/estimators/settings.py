@@ -51,8 +51,9 @@ class Settings:
             near rows and the latter without.
         basis: "orthogonal", "coupled" (ignores γ), "hybrid" or "decoupled".
         optimizer: "natural" or "adam", for q(f_β); hybrid and decoupled need "adam".
-        kernel: any GPyTorch kernel; None is Matérn-5/2 + RBF. It sees standardised columns, and
-            so do the priors on its parameters, which count.
+        kernel: any GPyTorch kernel; None is Matérn-5/2 + RBF, with a Matérn-1/2 where near rows
+            predict better by it. It sees standardised columns, and so do the priors on its
+            parameters, which count.
         ard: whether the default kernel has a lengthscale for every column.
         likelihood: a name, a GPyTorch likelihood or one of `orthogp.likelihoods`; None is Gaussian
             for the regressor, Bernoulli or softmax for the classifier.

@@ -18,6 +18,7 @@ from orthogp.likelihoods import Gaussian
 from orthogp.model.priors import log_prior, registered_priors
 from orthogp.training.adam import Adam
 from orthogp.training.config import TrainingConfig
+from orthogp.training.rough_part import rough_part
 
 BETA2 = 0.95
 # A quasi-Newton search ends where a step gains less than this in nats a row, relative to the value
@@ -72,8 +73,8 @@ def climb(
 class Hyperparameters:
     """Those of a kernel and of Gaussian noise that are to be learned.
 
-    `parameters` are those of the kernel and the noise. With a `linear_map` L the kernel is one of
-    L x; `climb_with_map` moves L too, all else leaves it.
+    With a `linear_map` L the kernel is one of L x; `climb_with_map` moves L too, all else leaves
+    it. With `tries_rough_part` a rough part can join the kernel, which must be a default one.
     """
 
     def __init__(
@@ -81,16 +82,40 @@ class Hyperparameters:
         covariance: Covariance,
         likelihood: Gaussian,
         linear_map: Float[Tensor, "d d"] | None = None,
+        tries_rough_part: bool = False,
     ):
-        self.covariance, self.likelihood, self.linear_map = covariance, likelihood, linear_map
-        parts = (*covariance.parameters(), *likelihood.parameters())
-        self.parameters = [p for p in parts if p.requires_grad]
+        self.likelihood, self.linear_map, self.has_rough_part = likelihood, linear_map, False
+        self._plain, self._joined = covariance, covariance
+        self._rough = rough_part(covariance.kernel) if tries_rough_part else None
+        if self._rough is not None:
+            self._joined = Covariance(covariance.kernel + self._rough)
         self._constraints = {
             id(parameter): constraint
-            for part in (covariance.kernel, likelihood.likelihood)
+            for part in (self._joined.kernel, likelihood.likelihood)
             for _, parameter, constraint in part.named_parameters_and_constraints()
         }
         self._priors = registered_priors(covariance) + registered_priors(likelihood)
+
+    @property
+    def covariance(self) -> Covariance:
+        """That of the kernel, with its rough part where that has joined."""
+        return self._joined if self.has_rough_part else self._plain
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        """Those of the kernel and the noise that are learned."""
+        return _trained(self.covariance, self.likelihood)
+
+    @property
+    def tries_rough_part(self) -> bool:
+        return self._rough is not None
+
+    @torch.no_grad()
+    def add_rough_part(self) -> None:
+        """Begins it at the lengthscales of the kernel, unless it has joined before."""
+        if self._rough is not None and not self.has_rough_part:
+            self._rough.load_state_dict(rough_part(self._plain.kernel).state_dict())
+            self.has_rough_part = True
 
     @property
     def noise(self) -> Float[Tensor, " c"]:
@@ -106,8 +131,15 @@ class Hyperparameters:
         return x if self.linear_map is None else x @ self.linear_map.mT
 
     def values(self) -> list[Tensor]:
-        """Of the parameters and, last, the linear map if there is one."""
-        parts = self.parameters if self.linear_map is None else [*self.parameters, self.linear_map]
+        """Of all parameters, whether the rough part has joined and the linear map, if there is one.
+
+        There are as many whether it has joined or not.
+        """
+        parts = list(self._all_parameters())
+        if self.tries_rough_part:
+            parts.append(torch.tensor(float(self.has_rough_part)))
+        if self.linear_map is not None:
+            parts.append(self.linear_map)
         return [part.detach().clone() for part in parts]
 
     @torch.no_grad()
@@ -115,12 +147,13 @@ class Hyperparameters:
         if self.linear_map is not None:
             *values, linear_map = values
             self.linear_map = linear_map.to(self.linear_map)
-        self._set_parameters(values)
+        if self.tries_rough_part:
+            *values, has_rough_part = values
+            self.has_rough_part = bool(has_rough_part)
+        _copy(values, self._all_parameters())
 
-    @torch.no_grad()
-    def _set_parameters(self, values: Sequence[Tensor]) -> None:
-        for parameter, value in zip(self.parameters, values, strict=True):
-            parameter.copy_(value)
+    def _all_parameters(self) -> list[Tensor]:
+        return _trained(self._joined, self.likelihood)
 
     def climb(
         self,
@@ -182,9 +215,10 @@ class Hyperparameters:
         import numpy as np
         from scipy.optimize import minimize
 
-        start = [p.detach().clone() for p in self.parameters]
-        coordinates = [self._coordinates(p) for p in self.parameters]
-        sizes = [1 if tied else p.numel() for p in self.parameters]
+        parameters = self.parameters
+        start = [p.detach().clone() for p in parameters]
+        coordinates = [self._coordinates(p) for p in parameters]
+        sizes = [1 if tied else p.numel() for p in parameters]
         several = torch.cat([torch.full((s,), float(s > 1), dtype=torch.float64) for s in sizes])
         best, count = (math.inf, start), 0
 
@@ -195,20 +229,20 @@ class Hyperparameters:
             count += 1
             u = torch.from_numpy(moved.copy()).requires_grad_()
             raw = [at(part) for at, part in zip(coordinates, u.split(sizes), strict=True)]
-            self._set_parameters([value.detach() for value in raw])
+            _copy([value.detach() for value in raw], parameters)
             try:
                 value = objective()
             except NumericalError:
                 value = torch.tensor(math.nan)
             if not value.isfinite():
                 return NOWHERE, np.zeros_like(moved)
-            grads = torch.autograd.grad(-value, self.parameters)
+            grads = torch.autograd.grad(-value, parameters)
             grads = [grad.to(part) for grad, part in zip(grads, raw, strict=True)]
             (grad,) = torch.autograd.grad(raw, [u], grads)
             away = pull * several * u.detach()
             found = -value.item() + 0.5 * float(away @ u.detach())
             if found < best[0]:
-                best = found, [p.detach().clone() for p in self.parameters]
+                best = found, [p.detach().clone() for p in parameters]
             return found, (grad + away).numpy()
 
         widest = math.log(MOST_CHANGE)
@@ -218,7 +252,7 @@ class Hyperparameters:
                 bounds=[(-widest, widest)] * sum(sizes),
                 options={"ftol": LEAST_STEP, "maxcor": 20, "maxiter": evaluations},
             )  # fmt: skip
-        self._set_parameters(best[1])
+        _copy(best[1], parameters)
         return count
 
     def _coordinates(self, parameter: Tensor) -> Callable[[Tensor], Tensor]:
@@ -236,3 +270,13 @@ class Hyperparameters:
             return constraint.inverse_transform(lowest + above * factor)
 
         return at
+
+
+def _trained(covariance: Covariance, likelihood: Gaussian) -> list[Tensor]:
+    return [p for p in (*covariance.parameters(), *likelihood.parameters()) if p.requires_grad]
+
+
+@torch.no_grad()
+def _copy(values: Sequence[Tensor], parameters: Sequence[Tensor]) -> None:
+    for parameter, value in zip(parameters, values, strict=True):
+        parameter.copy_(value)

@@ -10,10 +10,11 @@ kernel tied to each other, then with each free, but pulled to where it was tied.
 - from the better of these the leave-one-out density log p(y_i | the rows near x_i without i), which
   minibatches estimate without bias whatever the number of rows, with a linear map of the inputs;
 - where the map predicts no better, on a GPU the evidence of some rows once more, of many now;
-- from the better of these the leave-one-out density once more, with the map as it is.
+- from the better of these the leave-one-out density once more, with the map as it is;
+- from the better of these the same density with a rough part in the kernel.
 
 A small table has the map too, learned from half of its rows, and then the evidence of all of them
-given the map.
+given the map, and once more with a rough part.
 
 Of all values found those are taken that predict left-out rows best, by the mean of two figures in
 nats a row: their log density, and that of a normal distribution with the same variance for all. The
@@ -34,6 +35,7 @@ from torch import Tensor
 
 from orthogp.errors import NumericalError
 from orthogp.execution.memory import affordable_bytes
+from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods.targets import latents_first
 from orthogp.posterior import NearPredictor
 from orthogp.posterior.induced import Observations
@@ -68,7 +70,7 @@ SMALLEST_MAP_BATCH, LARGEST_MAP_BATCH = {"cpu": 128, "cuda": 2048}, {"cpu": 512,
 # The standard deviation that is expected of the weights by which a linear map mixes inputs.
 MAP_SPREAD = 0.3
 # What a search of a large table takes if no stage is repeated.
-TYPICAL_STEPS = 2 * EVALUATIONS + EVIDENCE_STEPS + PATCH_STEPS + LEAVE_ONE_OUT_STEPS
+TYPICAL_STEPS = 2 * EVALUATIONS + EVIDENCE_STEPS + PATCH_STEPS + 2 * LEAVE_ONE_OUT_STEPS
 # An objective is climbed again from where it led as long as that gains so much, in nats a row, and
 # could still become the best. Values by the leave-one-out density, which knows near rows alone, are
 # taken where they predict better by as much than all others; those by the evidence of many rows
@@ -165,11 +167,7 @@ class _Search:
         generator: torch.Generator,
         centres: Int[Tensor, " m"] | None = None,
     ):
-        self.hyperparameters, self.covariance, self.generator = (
-            hyperparameters,
-            hyperparameters.covariance,
-            generator,
-        )
+        self.hyperparameters, self.generator = hyperparameters, generator
         self.device = hyperparameters.noise.device
         self.x, self.y = rows.x.to(self.device), latents_first(rows.y.to(self.device)).double()
         self.weight = None if rows.weight is None else rows.weight.to(self.device).double()
@@ -180,6 +178,10 @@ class _Search:
         self.centres = None if centres is None else centres.to(self.device)
         self.exact = centres is None and len(self.x) <= self._on_device(MOST_EXACT)
         self._choose_judged()
+
+    @property
+    def covariance(self) -> Covariance:
+        return self.hyperparameters.covariance
 
     def _choose_judged(self) -> None:
         self._first_state = self.generator.get_state()
@@ -205,7 +207,8 @@ class _Search:
         count, first = len(self.x), self._on_device(FIRST_ROWS)
         tied = self._by_newton("tied", "start", self._on_device(TIED_ROWS), EVALUATIONS)
         some = self._by_newton("some_rows", "tied", first, EVALUATIONS)
-        by_map = [] if self.hyperparameters.linear_map is None else [self._by_map()]
+        has_map = self.hyperparameters.linear_map is not None
+        by_map = [self._by_map()] if has_map else []
         if self.exact:
             if count <= 1.5 * first:
                 by_evidence = [self._by_newton("evidence", "tied", count, EVALUATIONS)]
@@ -214,7 +217,14 @@ class _Search:
                 by_evidence = [some, last]
             steps = self._on_device(MAPPED_EVALUATIONS)
             mapped = self._by_newton("mapped_evidence", None, count, steps)
-            return [tied, *by_evidence, *by_map, replace(mapped, after="linear_map")]
+            again = self._by_newton("evidence", None, count, LAST_EVALUATIONS, margin=LEAST_GAIN)
+            return [
+                tied,
+                *by_evidence,
+                *by_map,
+                replace(mapped, after="linear_map"),
+                *self._with_rough_part(again),
+            ]
         patches = self._by_adam("patches", None, self.evidence_of_patches, PATCH_STEPS)
         left_out = self._by_adam("leave_one_out", None, self.leave_one_out, LEAVE_ONE_OUT_STEPS)
         if self.centres is not None:
@@ -230,6 +240,7 @@ class _Search:
             *by_map,
             *([replace(many, unless="linear_map")] if most > first else []),
             left_out,
+            *self._with_rough_part(self._by_map() if has_map else left_out),
         ]
 
     def _by_adam(
@@ -256,6 +267,16 @@ class _Search:
             return most if done else None
 
         return Stage("linear_map", None, climb, MAP_STEPS, MAP_ROUNDS, LEAST_GAIN)
+
+    def _with_rough_part(self, stage: Stage) -> list[Stage]:
+        """The same, with a rough part in the kernel, if there is one to try."""
+
+        def climb(most: int, deadline: float) -> int | None:
+            self.hyperparameters.add_rough_part()
+            return stage.climb(most, deadline)
+
+        named = replace(stage, name="rough_part", climb=climb)
+        return [named] if self.hyperparameters.tries_rough_part else []
 
     def _by_newton(
         self, name: str, source: str | None, count: int, steps: int, margin: float = 0.0
