@@ -61,8 +61,8 @@ MOST_FEATURES = 2**26
 # Inputs of which a linear map is learned: a step takes the square of their number.
 MOST_MAPPED = 64
 # Rows of which a linear map is learned; and how many rows for each of its weights make it as good
-# for new rows as for those.
-FEWEST_MAPPED, ROWS_A_WEIGHT = 1001, 10
+# for new rows as for those. Rows that can tell what a rough part of the kernel is worth.
+FEWEST_MAPPED, ROWS_A_WEIGHT, FEWEST_ROUGH = 1001, 10, 1001
 # GPyTorch allows no noise below 1e-4 of the target's variance; tables without noise want less.
 SMALLEST_NOISE = 1e-6
 JITTER = 1e-8
@@ -198,8 +198,8 @@ def starting_hyperparameters(
     likelihood = likelihood.to(device)
     if settings["likelihood"] is None and data.typical_noise is None:
         _allow_little_noise(likelihood)
-    by_default = settings["kernel"] is None
-    found = Hyperparameters(Covariance(kernel), likelihood, tries_rough_part=by_default)
+    tries = settings["kernel"] is None and len(rows) >= FEWEST_ROUGH
+    found = Hyperparameters(Covariance(kernel), likelihood, tries_rough_part=tries)
     require_evaluable(found.covariance, rows.x[:1].to(device))
     return found
 
