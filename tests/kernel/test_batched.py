@@ -40,17 +40,18 @@ def test_a_batch_is_one_block_after_another(name, same):
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize(("tables", "rows"), [(1, 1), (3, 8), (40, 17)])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_tables_without_gradients_of_their_points(name, tables, rows, dtype):
+@pytest.mark.parametrize("moves", [True, False])
+def test_the_covariances_within_tables(name, tables, rows, dtype, moves):
     covariance = Covariance(KERNELS[name]().double())
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(tables, rows, D, generator=generator).to(dtype)
+    x = torch.randn(tables, rows, D, generator=generator).to(dtype).requires_grad_(moves)
     weight = torch.randn(tables, rows, rows, generator=generator).to(dtype)
     found = covariance.batched_block(x, x)
     plain = torch.stack([covariance.block(part, part) for part in x.double()])
     rounding = 1e-10 if dtype == torch.float64 else 2e-6
     assert found.dtype == dtype
     torch.testing.assert_close(found.double(), plain, rtol=0, atol=rounding)
-    sources = list(covariance.parameters())
+    sources = [*covariance.parameters(), *([x] if moves else [])]
     ours = torch.autograd.grad((weight * found).sum(), sources)
     for one, expected in zip(
         ours, torch.autograd.grad((weight * plain).sum(), sources), strict=True

@@ -142,7 +142,7 @@ class Covariance(nn.Module):
         check_points(x[0], z[0], width=self._width)
         if self.terms is None:
             return self._call_dense(x, z, diagonal=False)
-        if x is z and not x.requires_grad and radial.compiled_backend(x[0]) is not None:
+        if x is z and radial.compiled_backend(x[0]) is not None:
             from orthogp.kernel.radial.tables import table_blocks
 
             terms = self._read_parameters().sum(x.dtype)

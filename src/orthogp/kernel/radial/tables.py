@@ -2,13 +2,16 @@
 
 With P = ∂ℓ/∂K and κ, κ′ at q_k = Σ_d ρ_kd (x_id − x_jd)², of every summand
 
-    ∂ℓ/∂s_k = Σ_ij P_ij κ_k,    ∂ℓ/∂ρ_kd = s_k Σ_ij P_ij κ′_k (x_id − x_jd)².
+    ∂ℓ/∂s_k = Σ_ij P_ij κ_k,    ∂ℓ/∂ρ_kd = s_k Σ_ij P_ij κ′_k (x_id − x_jd)²,
 
-K is symmetric, and so may P be taken to be: every pair of points is worked on once.
+    ∂ℓ/∂x_id = 2 Σ_j (P_ij + P_ji) Σ_k s_k ρ_kd κ′_k (x_id − x_jd).
+
+K is symmetric, and so may P be taken to be: every pair of points is worked on once, and what it
+gives to the gradient of one of them is taken from that of the other.
 """
 
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -26,8 +29,9 @@ TASKS = 16
 # Fewer entries than this are done before a second thread has begun.
 SMALLEST_SHARED = 2**13
 # x is [tables, rows, dims] and z [tables, dims, width], the same; matrix, which is K or P, is
-# [tables, rows, width], and sums [tasks, num_sums, lanes].
-ADDRESSES = ("x", "z", "rho", "scale", "matrix", "sums")
+# [tables, rows, width], and sums [tasks, num_sums, lanes]. The gradient of x is that of rows,
+# grad_x, and that of columns, grad_z, of their shapes; pulls [tasks, dims, lanes] are of one row.
+ADDRESSES = ("x", "z", "rho", "scale", "matrix", "sums", "grad_x", "grad_z", "pulls")
 SIZES = ("tables", "rows", "dims", "width", "num_sums", "tasks")
 
 
@@ -42,7 +46,7 @@ class TablesKind(Kind):
 
 class TableBlocks(torch.autograd.Function):
     """K_xx of every table of x `[m, n, d]`, of inverse lengthscales `[k, d]` or `[k, 1]` and scales
-    `[k]`; points have no gradient."""
+    `[k]`."""
 
     @staticmethod
     def forward(ctx, x, inverse, scale, families):
@@ -52,7 +56,7 @@ class TableBlocks(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, *grad_outputs):
-        return None, *ctx.tables.gradients(*grad_outputs), None
+        return *ctx.tables.gradients(*grad_outputs, ctx.needs_input_grad[0]), None
 
 
 table_blocks = TableBlocks.apply
@@ -78,18 +82,28 @@ class _Tables:
         return K[..., :rows]
 
     def gradients(
-        self, P: Float[Tensor, "m n n"]
-    ) -> tuple[Float[Tensor, "k d"], Float[Tensor, " k"]]:
-        """Those of the inverse lengthscales and of the scales."""
-        count, lengthscales = self.inverse.shape
+        self, P: Float[Tensor, "m n n"], x_needed: bool
+    ) -> tuple[Float[Tensor, "m n d"] | None, Float[Tensor, "k l"], Float[Tensor, " k"]]:
+        """Those of x, of the inverse lengthscales and of the scales."""
+        (_, rows, dims), (count, lengthscales) = self.shape, self.inverse.shape
         # Of a pair of points the sum of both, to the right of the diagonal; on it κ is one.
         both = pad((P + P.mT).triu(1), (0, self.width - P.shape[-1]))
         sums = P.new_zeros(TASKS, count * (1 + lengthscales), self.kind.lanes)
-        self._call(matrix=both.contiguous(), sums=sums)
+        of_points = {}
+        if x_needed:
+            of_points = {
+                "grad_x": torch.empty_like(self.inputs["x"]),
+                "grad_z": torch.zeros_like(self.inputs["z"]),
+                "pulls": P.new_zeros(TASKS, dims, self.kind.lanes),
+            }
+        self._call(matrix=both.contiguous(), sums=sums, **of_points)
+        of_x = None
+        if x_needed:
+            of_x = 2.0 * (of_points["grad_x"] + of_points["grad_z"].mT[:, :rows])
         values, moments = sums.sum((0, 2)).split([count, count * lengthscales])
-        moments = moments.view_as(self.inverse) * self.scale.unsqueeze(-1)
+        moments = moments.view_as(self.inverse)
         trace = P.diagonal(dim1=-2, dim2=-1).sum()
-        return 2.0 * self.inverse * moments, values + trace
+        return of_x, 2.0 * self.inverse * moments, values + trace
 
     def _call(self, **tensors: Tensor) -> None:
         """The only place where tensors of this module become addresses, each of them in one piece:
@@ -99,7 +113,8 @@ class _Tables:
         shapes = {
             "x": (tables, rows, dims), "z": (tables, dims, self.width),
             "rho": (count, lengthscales), "scale": (count,), "matrix": (tables, rows, self.width),
-            "sums": (TASKS, num_sums, self.kind.lanes),
+            "sums": (TASKS, num_sums, self.kind.lanes), "grad_x": (tables, rows, dims),
+            "grad_z": (tables, dims, self.width), "pulls": (TASKS, dims, self.kind.lanes),
         }  # fmt: skip
         buffers = {**self.inputs, **tensors}
         assert count == len(self.kind.families)
@@ -112,15 +127,16 @@ class _Tables:
         addresses = [buffers[name].data_ptr() if name in buffers else 0 for name in ADDRESSES]
         record = array("q", [0, *addresses, tables, rows, dims, self.width, num_sums, TASKS])
         threads = torch.get_num_threads() if tables * rows**2 >= SMALLEST_SHARED else 1
-        native.run(_function(self.kind, "sums" in tensors), record.buffer_info()[0], threads)
+        kind = replace(self.kind, backward="sums" in tensors, rows_needed="grad_x" in tensors)
+        native.run(_function(kind), record.buffer_info()[0], threads)
 
 
 @cache
-def _function(kind: TablesKind, backward: bool) -> int:
-    return native.load_function(program(kind, backward), NAME)
+def _function(kind: TablesKind) -> int:
+    return native.load_function(program(kind), NAME)
 
 
-def program(kind: TablesKind, backward: bool) -> str:
+def program(kind: TablesKind) -> str:
     """The function `void NAME(int64 *record)` that writes K, or `backward` adds up the sums."""
     f = Function(kind.double, kind.lanes, ADDRESSES, SIZES)
     whole = f.fields.copy()
@@ -129,18 +145,21 @@ def program(kind: TablesKind, backward: bool) -> str:
         with f.loop(start, stop) as table:
             each = {
                 "x": f["rows"] * f["dims"], "z": f["dims"] * f["width"],
-                "matrix": f["rows"] * f["width"],
+                "matrix": f["rows"] * f["width"], "grad_x": f["rows"] * f["dims"],
+                "grad_z": f["dims"] * f["width"],
             }  # fmt: skip
             for name, size in each.items():
                 f.fields[name] = f.at(whole[name], table * size)
-            f.fields["sums"] = f.at(whole["sums"], task * f["num_sums"] * f.lanes)
+            for name, size in {"sums": f["num_sums"], "pulls": f["dims"]}.items():
+                f.fields[name] = f.at(whole[name], task * size * f.lanes)
             written = _Table(kind, f)
-            with (
-                f.loop(0, f["rows"]) as i,
-                f.loop(i // f.lanes * f.lanes, f["width"], f.lanes) as j,
-            ):
-                (written.add_gradients if backward else written.store_values)(i, j)
-            if not backward:
+            with f.loop(0, f["rows"]) as i:
+                with f.loop(i // f.lanes * f.lanes, f["width"], f.lanes) as j:
+                    (written.add_gradients if kind.backward else written.store_values)(i, j)
+                if kind.rows_needed:
+                    with f.loop(0, f["dims"]) as d:
+                        written.store_pull(i, d)
+            if not kind.backward:
                 with f.loop(0, f["rows"]) as i, f.loop(0, i) as j:
                     written.mirror(i, j)
             f.fields.update(whole)
@@ -162,16 +181,33 @@ class _Table(RadialSum):
 
     def add_gradients(self, i: Value, j: Value) -> None:
         f, P, slopes = self.f, self.f.load(self.entry(i, j)), []
-        for k, _, rho, d2, kappa, slope in self.summands(self.distances([i], j)[0]):
+        for k, scale, rho, d2, kappa, slope in self.summands(self.distances([i], j)[0]):
             self.add(k, P * kappa)
-            slopes.append(P * slope)
+            slopes.append(scale * (P * slope))
             if rho is not None:
                 self.add(self.count + k, slopes[k] * d2)
-        if self.kind.ard:
+        if self.kind.ard or self.kind.rows_needed:
             with f.loop(0, f["dims"]) as d:
-                difference = self.difference(i, d, j)
-                for k, slope in enumerate(slopes):
-                    self.add(f["dims"] * k + d + self.count, slope * (difference * difference))
+                self.add_input(d, self.difference(i, d, j), slopes, j)
+
+    def add_input(self, d: Value, difference: Value, slopes: list[Value], j: Value) -> None:
+        """What input d gives to the gradients of its lengthscales and of the points."""
+        f, ard, pull = self.f, self.kind.ard, self.zero
+        for k, slope in enumerate(slopes):
+            along = slope * difference
+            if ard:
+                self.add(f["dims"] * k + d + self.count, along * difference)
+            pull = pull + (self.weight(k, d) if ard else self.number("rho", k)) * along
+        if self.kind.rows_needed:
+            f.add_to(f.at(f["pulls"], d * f.lanes), pull)
+            place = f.at(f["grad_z"], d * f["width"] + j)
+            f.store(f.load(place) - pull, place)
+
+    def store_pull(self, i: Value, d: Value) -> None:
+        """The gradient of a row by an input, whose vector begins anew."""
+        f, place = self.f, self.f.at(self.f["pulls"], d * self.f.lanes)
+        f.store(f.load(place).total(), f.at(f["grad_x"], i * f["dims"] + d))
+        f.store(self.zero, place)
 
     def add(self, index: Value | int, terms: Value) -> None:
         f = self.f
