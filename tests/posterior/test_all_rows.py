@@ -8,9 +8,10 @@ import torch
 
 from orthogp.kernel.covariance import Covariance
 from orthogp.linalg import factorise_robustly
-from orthogp.posterior import all_rows
+from orthogp.posterior import kernel_matrix
 from orthogp.posterior.all_rows import solve_all_rows
 from orthogp.posterior.induced import Features, Observations
+from orthogp.posterior.kernel_matrix import KernelMatrix
 from orthogp.posterior.near_rows import near_predictor
 from orthogp.posterior.optimum import decoupled_optimum
 from problems import default_sum
@@ -57,7 +58,7 @@ def test_a_stored_matrix_changes_nothing(covariance, dtype, monkeypatch):
     rows = rows_of(dtype=dtype)
     features = features_of(covariance, rows)
     stored = solve_all_rows(covariance, features, rows, tolerance=1e-5)
-    monkeypatch.setattr(all_rows, "affordable_bytes", lambda device: 0)
+    monkeypatch.setattr(kernel_matrix, "affordable_bytes", lambda device: 0)
     evaluated = solve_all_rows(covariance, features, rows, tolerance=1e-5)
     assert stored.converged
     assert evaluated.converged
@@ -127,3 +128,35 @@ def test_a_start_is_gone_on_from(covariance):
     again = solve_all_rows(covariance, features, rows, tolerance=1e-6, start=whole.weights)
     assert again.products == 1
     assert torch.equal(again.weights, whole.weights)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_absent_rows_have_no_part(covariance, dtype):
+    rows = rows_of(outputs=2, dtype=dtype)
+    features = features_of(covariance, rows)
+    absent, present = torch.tensor([3, 50, 7]), torch.ones(N, dtype=torch.bool)
+    present[absent] = False
+    others = Observations(rows.x[present], rows.y[:, present], rows.noise[:, present])
+    start = torch.ones_like(rows.y)
+    found = solve_all_rows(
+        covariance, features, rows, tolerance=1e-6, max_products=500, start=start, absent=absent
+    )
+    assert found.converged
+    assert not found.weights[:, absent].any()
+    expected = exact_weights(covariance, others)
+    np.testing.assert_allclose(found.weights[:, present], expected, rtol=0, atol=1e-4)
+    with torch.no_grad():
+        by_weights = covariance.matvec(rows.x[absent].double(), rows.x.double(), found.weights)
+    left = rows.y[:, absent] - found.residual[:, absent]
+    torch.testing.assert_close(left, by_weights, rtol=0, atol=1e-9)
+
+
+def test_solutions_share_what_is_stored(covariance):
+    rows = rows_of()
+    features, matrix = features_of(covariance, rows), KernelMatrix(covariance, rows.x)
+    first = solve_all_rows(covariance, features, rows, tolerance=1e-9, matrix=matrix)
+    stored = matrix.tiles
+    again = solve_all_rows(covariance, features, rows, tolerance=1e-9, matrix=matrix)
+    assert stored
+    assert matrix.tiles is stored
+    torch.testing.assert_close(first.weights, again.weights, rtol=0, atol=1e-12)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from orthogp.likelihoods import Gaussian
@@ -21,8 +21,9 @@ from orthogp.likelihoods.row_noise import log_jacobian, with_unit_scale
 from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP
 from orthogp.posterior import AnyPredictor, NaturalGaussian, NearPredictor, NearRows, Orthogonal
-from orthogp.posterior.all_rows import Solution, fits_in_memory, solve_all_rows
+from orthogp.posterior.all_rows import Solution, solve_all_rows
 from orthogp.posterior.induced import Features, Observations
+from orthogp.posterior.kernel_matrix import KernelMatrix, fits_in_memory
 from orthogp.posterior.near_rows import near_predictor
 from orthogp.posterior.optimum import leave_one_out
 from orthogp.posterior.solve import solve_gaussian
@@ -196,24 +197,18 @@ class RowTable:
 
         The search for weights begins at those in `start`.
         """
-        is_there, rows, features = self._others
-        start = None if start is None else start[:, is_there]
         half_time = 0.5 * (time.monotonic() + deadline)
-        found = self._solve(rows, features, max_products, half_time, start)
+        found = self._solve(max_products, half_time, start, self._absent)
         mean, variance = self._absent_given(found.residual, count, on_beta)
-        with torch.no_grad():
-            x = self.rows.x[self._absent]
-            mean = mean + self.model.covariance.matvec(x, rows.x, found.weights.to(x)).double()
-        weights = torch.zeros_like(self.observed.y)
-        weights[:, is_there] = found.weights
-        left_out = self.left_out(self._absent, mean, variance)
-        return _Trial(weights, found.converged, count, on_beta, left_out)
+        by_weights = self.observed.y - found.residual
+        left_out = self.left_out(self._absent, mean + by_weights[:, self._absent], variance)
+        return _Trial(found.weights, found.converged, count, on_beta, left_out)
 
     def without_some_by_near_rows(self, count: int, on_beta: bool) -> LeftOut:
         """Predictions of the same rows as in `without_some`, from the same others, without their
         mean."""
-        _, others, _ = self._others
-        return self.left_out(self._absent, *self._absent_given(others.y, count, on_beta))
+        moments = self._absent_given(self.observed.y, count, on_beta)
+        return self.left_out(self._absent, *moments)
 
     @cached_property
     def _absent(self) -> Int[Tensor, " m"]:
@@ -222,21 +217,17 @@ class RowTable:
         enough = max(num_rows // 10, min(FEWEST_TOGETHER, num_rows // 3), 1)
         return self.chosen[: min(MOST_TOGETHER, enough)]
 
-    @cached_property
-    def _others(self) -> tuple[Bool[Tensor, " n"], Observations, Features]:
-        """Which rows are not left out together, these rows, and their features."""
-        is_there = torch.ones(len(self.rows), dtype=torch.bool, device=self.device)
-        is_there[self._absent] = False
-        features = replace(self.features, W=self.features.W[is_there])
-        return is_there, _part(self.observed, is_there), features
-
     def _absent_given(
         self, y: Float[Tensor, "c n"], count: int, on_beta: bool
     ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "s m"]]:
-        """Mean and variance at the rows left out together, with y as the targets of the others."""
-        _, others, features = self._others
-        near, given = replace(others, y=y), features if on_beta else None
-        predictor = near_predictor(self.model.covariance, near, count, given)
+        """Mean and variance at the rows left out together, where y is observed at the others."""
+        present = torch.ones(len(self.rows), dtype=torch.bool, device=self.device)
+        present[self._absent] = False
+        observed, features = self.observed, None
+        rows = Observations(observed.x[present], y[:, present], observed.noise[:, present])
+        if on_beta:
+            features = replace(self.features, W=self.features.W[present])
+        predictor = near_predictor(self.model.covariance, rows, count, features)
         return predictor.marginals(self.rows.x[self._absent])
 
     def with_all_rows(
@@ -247,7 +238,7 @@ class RowTable:
         Weights that had not converged in the trial are better now, so that it would calibrate by
         errors that are too large: it goes on from these.
         """
-        found = self._solve(self.observed, self.features, max_products, deadline, trial.weights)
+        found = self._solve(max_products, deadline, trial.weights)
         if not trial.converged and time.monotonic() < deadline:
             products = max(1, max_products // 2)
             again = self.without_some(trial.count, trial.on_beta, products, deadline, found.weights)
@@ -260,16 +251,21 @@ class RowTable:
 
     def _solve(
         self,
-        rows: Observations,
-        features: Features,
         max_products: int,
         deadline: float,
         start: Float[Tensor, "c n"] | None = None,
+        absent: Int[Tensor, " m"] | None = None,
     ) -> Solution:
         return solve_all_rows(
-            self.model.covariance, features, rows, max_products=max_products,
+            self.model.covariance, self.features, self.observed, max_products=max_products,
             deadline=None if deadline == math.inf else deadline, start=start,
+            matrix=self._matrix, absent=absent,
         )  # fmt: skip
+
+    @cached_property
+    def _matrix(self) -> KernelMatrix:
+        """Of all rows; every solution has it."""
+        return KernelMatrix(self.model.covariance, self.rows.x)
 
     def left_out(self, chosen: Int[Tensor, " m"], mean: Tensor, variance: Tensor) -> LeftOut:
         x, y = self.rows.x[chosen], self.rows.y[chosen]
@@ -296,10 +292,6 @@ class RowTable:
     def _model(self, near: NearRows) -> VariationalGP:
         m = self.model
         return VariationalGP(m.covariance.kernel, m.likelihood, m.basis, m.mean, m.jitter, near)
-
-
-def _part(rows: Observations, chosen: Bool[Tensor, " n"]) -> Observations:
-    return Observations(rows.x[chosen], rows.y[:, chosen], rows.noise[:, chosen])
 
 
 @torch.no_grad()
