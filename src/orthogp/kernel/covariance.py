@@ -188,6 +188,18 @@ class Covariance(nn.Module):
             return self._generic_matvec(x, z, a)
         return self._radial_sum("matvec", x, z, a)
 
+    @torch.no_grad()
+    def symmetric_matvec(
+        self, x: Float[Tensor, "n d"], a: Float[Tensor, "c n"]
+    ) -> Float[Tensor, "c n"]:
+        """K_xx a_c for every latent function c, without gradients: on a CPU in half of the time."""
+        backend = None if self.terms is None else radial.compiled_backend(x)
+        if backend is None:
+            return self.matvec(x, x, a)
+        check_points(x, x, a, self._width)
+        terms = self._read_parameters().sum(x.dtype)
+        return backend.symmetric_matvec(x, a, terms.inverse, terms.scale, terms.families)
+
     def _read_parameters(self) -> Parameters:
         assert self.terms is not None
         return self._parameters_by_thread.get(threading.get_ident()) or Parameters(self.terms)

@@ -68,8 +68,7 @@ class KernelMatrix:
         """K a, evaluated in `dtype`; the sum over the tiles is in float64."""
         a = a.to(dtype)
         if not self._is_stored(dtype):
-            x = self.x.to(dtype)
-            return self.covariance.matvec(x, x, a).double()
+            return self.covariance.symmetric_matvec(self.x.to(dtype), a).double()
         out = torch.zeros_like(a, dtype=torch.float64)
         for i, j, tile in self.tiles:
             of_rows, of_columns = tile.products(a[:, j], a[:, i])

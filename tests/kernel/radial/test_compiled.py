@@ -339,3 +339,21 @@ def test_the_documentation_shows_the_program_as_it_is():
     written = program(Kind(("rbf",), double=False, ard=False, dense=True))
     assert len(shown) == 2
     assert all(part in written for part in shown)
+
+
+@pytest.mark.parametrize("tile", [64, 100, 2**13])
+@pytest.mark.parametrize("rows", [1, 63, 65, 200])
+@pytest.mark.parametrize("ard", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_symmetric_product_is_that_of_every_pair(tile, rows, ard, dtype, monkeypatch):
+    monkeypatch.setattr(compiled, "TILE_COLUMNS", tile)
+    covariance = Covariance(default_sum(3, ard=ard).double())
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, 3, generator=generator).to(dtype)
+    a = torch.randn(2, rows, generator=generator).to(dtype)
+    with torch.no_grad():
+        expected = a @ covariance.block(x, x)
+    found = covariance.symmetric_matvec(x, a)
+    assert not found.requires_grad
+    rounding = 1e-12 if dtype == torch.float64 else 1e-4
+    torch.testing.assert_close(found, expected, rtol=0, atol=rounding)

@@ -12,6 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -79,6 +80,25 @@ class CompiledMatvec(torch.autograd.Function):
         return *ctx.sum.gradients(*grad_outputs, *ctx.needs_input_grad[:2]), None
 
 
+def symmetric_matvec(
+    x: Float[Tensor, "n d"],
+    a: Float[Tensor, "c n"],
+    inverse: Float[Tensor, "k l"],
+    scale: Float[Tensor, " k"],
+    families: tuple[str, ...],
+) -> Float[Tensor, "c n"]:
+    """K_xx a_c for every row a_c of a, every pair of points worked on once; it has no gradient."""
+    out = torch.zeros_like(a)
+    for left in range(0, x.shape[0], TILE_COLUMNS):
+        tile, below = slice(left, left + TILE_COLUMNS), slice(left, None)
+        part = _RadialSum(x[below], x[tile], a[:, tile], inverse, scale, families, symmetric=True)
+        of_rows, of_columns = part.both_products(a[:, below])
+        out[:, below] += of_rows
+        # Both have the diagonal, on which every κ is one.
+        out[:, tile] += of_columns - scale.sum() * a[:, tile]
+    return out
+
+
 block, matvec = CompiledBlock.apply, CompiledMatvec.apply
 symmetric_block = CompiledSymmetricBlock.apply
 
@@ -95,7 +115,7 @@ class _RadialSum:
     """K_xz where a is None, else K_xz a, and the gradients of what it depends on.
 
     With `symmetric` x and z are the same points, of one tile, and the gradients are those of the
-    entries up to the diagonal.
+    entries up to the diagonal; for K a the x may go on after those of z.
     """
 
     def __init__(self, x, z, a, inverse, scale, families: tuple[str, ...], symmetric=False):
@@ -115,6 +135,15 @@ class _RadialSum:
         for tile in self._tiles():
             self._call(self.kind, tile, out=out)
         return out
+
+    def both_products(self, b: Tensor) -> tuple[Tensor, Tensor]:
+        """K a and Kᵀ b of one tile, of its entries up to the diagonal."""
+        assert self.a is not None
+        (tile,) = self._tiles()
+        out = self.x.new_zeros(self.a.shape[0], self.x.shape[0])
+        of_columns = self.x.new_zeros(self.a.shape[0], self.tasks, tile.z.shape[1])
+        self._call(self.kind, tile, out=out, upstream=b.contiguous(), grad_a=of_columns)
+        return out, of_columns.sum(1)[:, : self.a.shape[1]]
 
     def gradients(
         self, upstream: Tensor, x_needed: bool, z_needed: bool

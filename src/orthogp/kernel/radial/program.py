@@ -38,7 +38,8 @@ class Kind:
     itself, else it is about K a. A function gives values, or, with `backward`, the gradients of
     the parameters, of a, and of the points of rows and columns where they are needed. `symmetric`
     is about K of points with themselves: every pair is worked on once, its values are written
-    twice, and its gradients are those of the entries up to the diagonal.
+    twice, and its gradients are those of the entries up to the diagonal. Of K a the rows may then
+    go on below the columns; what columns get from the entries up to the diagonal is in grad_a.
     """
 
     families: tuple[str, ...]
@@ -180,7 +181,7 @@ class _Kernel(RadialSum):
         self.accumulators = f.value("ptr", f"alloca {f.sum}, {self.num_accumulators}")
 
     def values(self, task: Value, i: Value, j: Value) -> None:
-        """Writes K itself, or adds K a to the output."""
+        """Writes K itself, or adds K a to the output, with `symmetric` also Kᵀ upstream."""
         f, (K,) = self.f, self.covariances([i], j)
         if self.kind.dense:
             row, place = f.variable(K), f.at(f["out"], i * f["stride"] + j)
@@ -190,9 +191,21 @@ class _Kernel(RadialSum):
                     above = f.at(f["out"], (j + lane) * f["stride"] + i)
                     f.store(f.load(f.at(row, lane), f.number), above)
             return
+        if self.kind.symmetric:
+            lower = f.variable(self.zero)
+            f.copy_part(f.variable(K), lower, self.stop(i) - j)
+            K = f.load(lower)
         with f.loop(0, f["latents"]) as c:
             a = f.load(f.at(f["a"], c * f["width"] + j))
             f.add_to(f.at(f["out"], c * f["rows"] + i), (K * a).partial_sums().total())
+            if self.kind.symmetric:
+                self.add_to_columns(task, i, j, c, K)
+
+    def add_to_columns(self, task: Value, i: Value, j: Value, c: Value, K: Value) -> None:
+        """What a row gives to Kᵀ upstream."""
+        f = self.f
+        place = f.at(f["grad_a"], (c * f["tasks"] + task) * f["width"] + j)
+        f.add_to(place, self.number("upstream", c * f["rows"] + i) * K)
 
     def stop(self, i: Value) -> Value:
         """The first column that a row does not have."""
@@ -226,8 +239,7 @@ class _Kernel(RadialSum):
                 self.input_gradients(task, i, j, d, Q)
         if not kind.dense:
             with f.loop(0, f["latents"]) as c:
-                place = f.at(f["grad_a"], (c * f["tasks"] + task) * f["width"] + j)
-                f.add_to(place, self.number("upstream", c * f["rows"] + i) * K)
+                self.add_to_columns(task, i, j, c, K)
 
     def input_gradients(self, task: Value, i: Value, j: Value, d: Value, Q: list[Value]) -> None:
         """What input d gives to the gradients of the points and of its own lengthscales."""
