@@ -5,8 +5,8 @@
 `predictor` a posterior condensed for prediction; `near_rows` what the rows near x add to it, found
 by `neighbors`, `induced` the q(v) that goes with them, and `sites` the same for any likelihood;
 `stored_rows` the same for rows in a folder, which `row_store` writes and `cells` searches;
-`all_rows` and `solve` the best mean for Gaussian noise; `optimum` the closed forms; `points` where
-β and γ start.
+`all_rows` and `solve` the best mean for Gaussian noise, by products with a `kernel_matrix`;
+`optimum` the closed forms; `points` where β and γ start.
 """
 
 from orthogp.posterior.base import Basis
