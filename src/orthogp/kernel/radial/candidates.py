@@ -222,12 +222,12 @@ class _Block(RadialSum):
                 holds = f.emit(f"fcmp olt {least}, {trial.text}")
                 counted = f"select <{f.lanes} x i1> {holds}, {one}, {self.zero}"
                 f.add_to(total, f.value(f.vector, counted))
-            too_few = f.emit(f"fcmp olt {f.load(total)}, {self.spread(count).text}")
+            too_few = f.emit(f"fcmp olt {f.load(total)}, {f.spread(count).text}")
             chosen = f"select <{f.lanes} x i1> {too_few}, {more}, {found}"
             f.store(f.value(words, chosen), bits)
         up = f.emit(f"add {f.load(bits, words)}, splat (i32 {1 << LOWEST_BIT})")
         limit, slack = as_floats(up), f.load(f.at(f["slack"], block * f.lanes))
-        return limit + slack + self.spread(f["growth"]) * limit
+        return limit + slack + f.spread(f["growth"]) * limit
 
     def is_below(self, u: Value, v: Value) -> Value:
         """One where u is below v, else zero."""

@@ -288,14 +288,14 @@ class _Table(RadialSum):
         for n, total in enumerate(totals):
             place, row = self.entry(above + i + n, j), f.load(self.entry(above + i + n, j)) - total
             for m, before in enumerate(found):
-                row = row - self.spread(self.entry(above + i + m, i + n)) * before
+                row = row - f.spread(self.entry(above + i + m, i + n)) * before
             inverse = f.at(f["inverse"], i + n)
             if diagonal:
                 f.store(row, place)
-                pivot = self.spread(self.entry(above + i + n, i + n))
+                pivot = f.spread(self.entry(above + i + n, i + n))
                 root = f.constant(1.0, f.vector) / pivot.sqrt()
                 f.store(f.value(f.number, f"extractelement {root}, i64 0"), inverse)
-            found.append(row * self.spread(inverse))
+            found.append(row * f.spread(inverse))
             f.store(found[n], place)
 
     def substitute(self, i: Value) -> None:

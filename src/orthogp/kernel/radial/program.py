@@ -111,15 +111,7 @@ class RadialSum:
 
     def number(self, field: str, index: Value | int) -> Value:
         """One number of an array, in every lane of a vector."""
-        return self.spread(self.f.at(self.f[field], index))
-
-    def spread(self, pointer: Value) -> Value:
-        """The number there, in every lane of a vector."""
-        f = self.f
-        number = f.load(pointer, f.number)
-        first = f.emit(f"insertelement {f.vector} poison, {number}, i64 0")
-        spread = f"{f.vector} {first}, {f.vector} poison, <{f.lanes} x i32> zeroinitializer"
-        return f.value(f.vector, f"shufflevector {spread}")
+        return self.f.spread(self.f.at(self.f[field], index))
 
     def weight(self, k: int, d: Value) -> Value:
         """ρ_kd."""

@@ -88,7 +88,7 @@ def program(double: bool) -> str:
 def _write_rows(f: Function, task: Value, rows: list[Value]) -> None:
     """What some rows give to both products."""
     of_rows = [f.variable(f.constant(0.0, f.vector)) for _ in rows]
-    numbers = [_everywhere(f, f.load(f.at(f["b"], i), f.number)) for i in rows]
+    numbers = [f.spread(f.at(f["b"], i)) for i in rows]
     with f.loop(0, f["width"], f.lanes) as j:
         a, place = f.load(f.at(f["a"], j)), f.at(f["of_columns"], task * f["width"] + j)
         total = f.load(place)
@@ -99,10 +99,3 @@ def _write_rows(f: Function, task: Value, rows: list[Value]) -> None:
         f.store(total, place)
     for i, sums in zip(rows, of_rows, strict=True):
         f.store(f.load(sums).total(), f.at(f["of_rows"], i))
-
-
-def _everywhere(f: Function, number: Value) -> Value:
-    """The number in every lane of a vector."""
-    first = f.emit(f"insertelement {f.vector} poison, {number}, i64 0")
-    spread = f"{f.vector} {first}, {f.vector} poison, <{f.lanes} x i32> zeroinitializer"
-    return f.value(f.vector, f"shufflevector {spread}")

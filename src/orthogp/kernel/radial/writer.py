@@ -179,6 +179,13 @@ class Function:
         type_ = type_ or self.vector
         return self.value(type_, f"load {type_}, {pointer}, align {self.size}")
 
+    def spread(self, pointer: Value) -> Value:
+        """The number there, in every lane of a vector."""
+        number = self.load(pointer, self.number)
+        first = self.emit(f"insertelement {self.vector} poison, {number}, i64 0")
+        spread = f"{self.vector} {first}, {self.vector} poison, <{self.lanes} x i32>"
+        return self.value(self.vector, f"shufflevector {spread} zeroinitializer")
+
     def store(self, value: Value, pointer: Value) -> None:
         self._lines.append(f"store {value}, {pointer}, align {self.size}")
 
