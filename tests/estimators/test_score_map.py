@@ -8,7 +8,7 @@ from orthogp import OrthogonalGPClassifier
 from orthogp.estimators import near_rows
 from orthogp.estimators.scaling import mapped
 from orthogp.estimators.score_map import score_map
-from orthogp.training import input_map
+from orthogp.training import input_map, sites
 
 RNG = np.random.default_rng(0)
 NORMAL = RNG.normal(size=(800, 3))
@@ -24,6 +24,8 @@ def without_learned_maps(monkeypatch):
     monkeypatch.setattr(near_rows, "FEWEST_MAPPED", 100)
     for name, value in {"STEPS": 20, "MAP_STEPS": 2, "MAP_ROUNDS": 1, "ERRORS": 1e9}.items():
         monkeypatch.setattr(input_map, name, value)
+    for name in ("SCALE_STEPS", "STEPS"):
+        monkeypatch.setattr(sites, name, 10)
 
 
 def test_skewed_columns_are_scores_and_others_as_they_are():
