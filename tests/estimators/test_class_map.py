@@ -186,7 +186,7 @@ def test_fits_that_go_on_keep_the_map(fitted, monkeypatch):
 
 def test_the_map_has_a_share_of_the_time_and_all_steps(monkeypatch):
     limits = []
-    monkeypatch.setattr(near_rows, "FEWEST_MAPPED", 100)
+    quick_maps(monkeypatch)
 
     def refused(*given) -> tuple[None, None]:
         limits.append(given[-2:])
