@@ -60,7 +60,7 @@ def solve_all_rows(
     """Solves (K + D) α = y from `start`, in the dtype of x, or in float64 where that is too coarse.
 
     `deadline` is a time of `time.monotonic()` after which no product begins. Several solutions for
-    the same rows can share K, their `matrix`. `absent` are rows without weight.
+    the same rows can share K, their `matrix`. Rows that are `absent` have a weight of zero.
     """
     matrix = KernelMatrix(covariance, rows.x) if matrix is None else matrix
     system = _System(matrix, features, rows, tolerance, max_products, deadline, absent)

@@ -47,7 +47,7 @@ class DenseTile:
 
 
 class KernelMatrix:
-    """K_xx, of which at most one dtype is stored."""
+    """K_xx, stored in one dtype at most."""
 
     def __init__(self, covariance: Covariance, x: Float[Tensor, "n d"]):
         self.covariance, self.x = covariance, x
@@ -61,7 +61,7 @@ class KernelMatrix:
         self.tiles, x = [], self.x.to(dtype)
         if fits_in_memory(x):
             with self.covariance.parameters_read_once(x):
-                self.tiles = [(i, j, self._tile(x[i], x[j])) for i, j in _places(x)]
+                self.tiles = [(i, j, self._tile(x[i], x[j])) for i, j in _tile_slices(x)]
 
     @torch.no_grad()
     def product(self, a: Float[Tensor, "c n"], dtype: torch.dtype) -> Float[Tensor, "c n"]:
@@ -94,11 +94,11 @@ class KernelMatrix:
 
 def fits_in_memory(x: Float[Tensor, "n d"]) -> bool:
     """Whether K_xx may be stored, so that it is evaluated once for all products."""
-    stored = sum((i.stop - i.start) * (j.stop - j.start) for i, j in _places(x))
+    stored = sum((i.stop - i.start) * (j.stop - j.start) for i, j in _tile_slices(x))
     return stored * x.dtype.itemsize <= affordable_bytes(x.device)
 
 
-def _places(x: Float[Tensor, "n d"]) -> Iterator[tuple[slice, slice]]:
+def _tile_slices(x: Float[Tensor, "n d"]) -> Iterator[tuple[slice, slice]]:
     """Rows and columns of the tiles up to the diagonal."""
     height = TILE_ROWS.get(x.device.type, TILE_ROWS["cpu"])
     parts = [slice(start, min(start + height, len(x))) for start in range(0, len(x), height)]

@@ -89,7 +89,7 @@ class _Tables:
         # Of a pair of points the sum of both, to the right of the diagonal; on it κ is one.
         both = pad((P + P.mT).triu(1), (0, self.width - P.shape[-1]))
         sums = P.new_zeros(TASKS, count * (1 + lengthscales), self.kind.lanes)
-        of_points = {}
+        of_points, of_x = {}, None
         if x_needed:
             of_points = {
                 "grad_x": torch.empty_like(self.inputs["x"]),
@@ -97,13 +97,11 @@ class _Tables:
                 "pulls": P.new_zeros(TASKS, dims, self.kind.lanes),
             }
         self._call(matrix=both.contiguous(), sums=sums, **of_points)
-        of_x = None
         if x_needed:
             of_x = 2.0 * (of_points["grad_x"] + of_points["grad_z"].mT[:, :rows])
         values, moments = sums.sum((0, 2)).split([count, count * lengthscales])
-        moments = moments.view_as(self.inverse)
         trace = P.diagonal(dim1=-2, dim2=-1).sum()
-        return of_x, 2.0 * self.inverse * moments, values + trace
+        return of_x, 2.0 * self.inverse * moments.view_as(self.inverse), values + trace
 
     def _call(self, **tensors: Tensor) -> None:
         """The only place where tensors of this module become addresses, each of them in one piece:

@@ -1,7 +1,7 @@
 """Both products of a tile of a symmetric matrix, K a and Kᵀ b, by machine code on a CPU.
 
-A large matrix is as fast as it can be read. One pass does for both; a library for dense matrices
-takes two.
+Products with a large matrix take as long as it takes to read it. Both are done in one pass here; a
+library for dense matrices takes two.
 """
 
 from array import array
@@ -41,6 +41,8 @@ class CompiledTile:
     ) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c m"]]:
         """K a and Kᵀ b for every row of a and b."""
         rows, columns = self.shape
+        assert a.shape[1] == columns
+        assert b.shape[1] == rows
         if len(a) > 1:
             K = self.K[:rows, :columns]
             return a @ K.mT, b @ K
