@@ -1,6 +1,7 @@
 """CUDA tests are skipped where there is no device; figures that tests measure close the run."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ import shape_checks
 
 # Code that tests compile stays out of the user's own folder.
 os.environ.setdefault("ORTHOGP_CACHE", str(Path(__file__).parent.parent / "build" / "cache"))
+
+# Before jaxtyping's own finder.
+sys.meta_path.insert(0, shape_checks.TritonModules)
 
 
 def pytest_collection_modifyitems(items):
