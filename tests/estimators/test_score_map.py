@@ -24,6 +24,7 @@ def without_learned_maps(monkeypatch):
     monkeypatch.setattr(near_rows, "FEWEST_MAPPED", 100)
     for name, value in {"STEPS": 20, "MAP_STEPS": 2, "MAP_ROUNDS": 1, "ERRORS": 1e9}.items():
         monkeypatch.setattr(input_map, name, value)
+    monkeypatch.setattr(input_map, "learn_additive_curves", lambda *given: None)
     for name in ("SCALE_STEPS", "STEPS"):
         monkeypatch.setattr(sites, name, 10)
 

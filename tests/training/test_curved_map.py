@@ -25,7 +25,7 @@ INVERSE = torch.tensor([1.0, 0.5, 2.0, 0.7]).double()
 
 def fresh(x: torch.Tensor = X, inverse: torch.Tensor = INVERSE) -> CurvedMap:
     knots = Knots.of(x)
-    return CurvedMap(knots, inverse, second_outputs(knots, inverse))
+    return CurvedMap.of_inputs(knots, inverse, second_outputs(knots, inverse))
 
 
 def disturbed() -> CurvedMap:
@@ -60,6 +60,16 @@ def test_a_map_begins_as_the_identity_and_small_curves():
     # Up and down again, once for each of them: a rise of no length has a price of nearly nothing.
     price = 4.0 * curved_map.AMPLITUDE / curved_map.RISE_SPREAD
     assert found.negative_log_prior().item() == pytest.approx(len(SECOND) * price, rel=0.01)
+
+
+def test_a_map_that_begins_with_curves_has_their_values():
+    """Whatever the lengthscales of their outputs are."""
+    knots = Knots.of(X)
+    curves = torch.randn(D, knots.at.shape[1], Z, generator=torch.Generator().manual_seed(0))
+    curves, outputs = curves.double(), torch.linspace(0.1, 3.0, Z).double()
+    found = CurvedMap.of_curves(knots, INVERSE, outputs, curves)
+    as_map = InputMap(torch.zeros(Z, D).double(), knots.at, curves)
+    np.testing.assert_allclose(found(X).detach(), by_interpolation(as_map, X))
 
 
 @pytest.mark.parametrize(("room", "expected"), [(0, []), (1, [3]), (2, [2, 3]), (9, [2, 3])])

@@ -9,7 +9,7 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Bernoulli, Softmax
 from orthogp.training import Rows, input_map
 from orthogp.training.curved_map import InputMap
-from orthogp.training.input_map import _Candidate, _Search, learn_input_map
+from orthogp.training.input_map import LearnedMap, _Candidate, _Search, learn_input_map
 from problems import default_sum, several_kinds_of_inputs
 
 D = 3
@@ -28,11 +28,23 @@ def thresholds(n: int, seed: int = 0) -> Rows:
     return Rows(x, ((x[:, 2].abs() == 1) ^ (x[:, 0].abs() < 0.3)).long())
 
 
-def learned(train: Rows, held_out: Rows, likelihood=None, **settings) -> InputMap | None:
+def additive(n: int, seed: int = 0) -> Rows:
+    """Classes that are certain along one input and of which the others say nothing."""
+    x = several_kinds_of_inputs(n, seed)
+    return Rows(x, (x[:, 0].abs() < 0.5).long())
+
+
+def found(train: Rows, held_out: Rows, likelihood=None, **settings) -> LearnedMap:
     generator = torch.Generator().manual_seed(0)
     likelihood = Bernoulli() if likelihood is None else likelihood
     kernel = default_sum(D, ard=True)
-    return learn_input_map(likelihood, train, held_out, kernel, generator, **settings)[0]
+    result = learn_input_map(likelihood, train, held_out, kernel, generator, **settings)
+    assert result is not None
+    return result
+
+
+def learned(train: Rows, held_out: Rows, likelihood=None, **settings) -> InputMap | None:
+    return found(train, held_out, likelihood, **settings).map
 
 
 def a_candidate(rows: Rows) -> _Candidate:
@@ -81,26 +93,47 @@ def test_a_map_must_gain_a_tenth_of_the_loss_beyond_two_standard_errors(gain, sp
     plain = torch.full((400,), -1.0)
     noise = torch.randn(400, generator=torch.Generator().manual_seed(0))
     density = plain + gain + spread * (noise - noise.mean())
-    assert input_map._gains(density, plain, input_map.ERRORS) == taken
+    assert input_map._gains(density, plain, 2.0, 0.1) == taken
 
 
 def test_other_inputs_are_judged_by_the_same_held_out_rows():
     """Those in which near rows have the same label gain; copies of the inputs do not."""
     train, held_out = thresholds(300), thresholds(300, seed=1)
-    kernel, generator = default_sum(D, ard=True), torch.Generator().manual_seed(0)
-    _, plain = learn_input_map(Bernoulli(), train, held_out, kernel, generator, max_steps=20)
-    assert plain is not None
+    plain = found(train, held_out, max_steps=20).plain
     assert plain.shape == (300,)
     assert (plain <= 0).all()
+    kernel, generator = default_sum(D, ard=True), torch.Generator().manual_seed(0)
     for change, gains in ((0.0, False), (3.0, True)):
         told = [Rows(r.x + change * r.y.unsqueeze(1).to(r.x), r.y) for r in (train, held_out)]
-        found = input_map.gains_by_inputs(plain, Bernoulli(), *told, kernel, generator)
-        assert found == gains
+        density = input_map.densities_by_inputs(plain, Bernoulli(), *told, kernel, generator)
+        assert (density is not None) == gains
+        if density is not None:
+            assert density.mean() > plain.mean()
 
 
-def test_no_map_is_taken_without_time_or_steps():
-    for limit in ({"deadline": -math.inf}, {"max_steps": 20}):
-        assert learned(thresholds(300), thresholds(100, seed=1), **limit) is None
+def test_additive_curves_are_taken_as_they_are_where_near_rows_learn_no_more(monkeypatch):
+    monkeypatch.setattr(input_map, "MAP_ROUNDS", 0)
+    result = found(additive(600), additive(300, seed=1))
+    assert result.map is not None
+    assert (result.map.linear == 0).all()
+    gain = result.density - result.plain
+    assert gain.mean() - gain.std() / 300**0.5 > 0
+    # The labels say nothing of the other inputs.
+    sizes = result.map.curves.flatten(1).std(1)
+    assert sizes[0] > 5.0 * sizes[1:].max()
+
+
+def test_learning_begins_with_additive_curves_where_these_predict_better():
+    """Classes that no single input tells of are learned from the inputs as they are."""
+    for rows, begins_with_inputs in ((additive, False), (thresholds, True)):
+        result = learned(rows(600), rows(300, seed=1))
+        assert result is not None
+        weights = result.linear.diagonal().abs()
+        assert bool(weights[0] > 0.5) == begins_with_inputs
+
+
+def test_no_map_is_taken_without_time():
+    assert learned(thresholds(300), thresholds(100, seed=1), deadline=-math.inf) is None
 
 
 def test_the_same_rows_give_the_same_map(monkeypatch):

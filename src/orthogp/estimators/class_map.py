@@ -22,7 +22,7 @@ from orthogp.execution.team import current_team
 from orthogp.likelihoods import ClassificationLikelihood, Likelihood
 from orthogp.training import Rows
 from orthogp.training.curved_map import InputMap
-from orthogp.training.input_map import gains_by_inputs, learn_input_map
+from orthogp.training.input_map import densities_by_inputs, learn_input_map
 
 # The share of the time of a fit that the map may take to learn.
 MAP_SHARE = 0.2
@@ -86,7 +86,7 @@ def _best_map(
     kernel: Kernel,
     generator: torch.Generator,
 ) -> tuple[NDArray[np.floating], Ramps] | None:
-    """The map that is learned or, where it is not taken, that to normal scores, if any gains.
+    """The map that is learned, or that to normal scores, whichever gains more, if any does.
 
     It is learned on the device of the kernel.
     """
@@ -98,20 +98,20 @@ def _best_map(
     def on_device(rows: Rows) -> Rows:
         return rows.map(lambda t: t.to(device))
 
-    learned, plain = learn_input_map(likelihood, on_device(train), on_device(held_out), *limits)
-    if learned is not None:
-        return as_ramps(learned, dtype)
-    if plain is None or settings["input_transform"] != "auto":
+    learned = learn_input_map(likelihood, on_device(train), on_device(held_out), *limits)
+    if learned is None:
         return None
-    scores = score_map(train.x.double().numpy())
+    best = None if learned.map is None else as_ramps(learned.map, dtype)
+    scores = score_map(train.x.double().numpy()) if settings["input_transform"] == "auto" else None
     if scores is None:
-        return None
+        return best
     linear_map, ramps = torch.from_numpy(scores[0]).to(dtype).numpy(), scores[1]
     scored, others = (
         on_device(with_mapped_inputs(rows, linear_map, ramps)) for rows in (train, held_out)
     )
-    gains = gains_by_inputs(plain, likelihood, scored, others, *limits)
-    return (linear_map, ramps) if gains else None
+    density = densities_by_inputs(learned.plain, likelihood, scored, others, *limits)
+    better = density is not None and density.mean() > learned.density.mean()
+    return (linear_map, ramps) if better else best
 
 
 def as_ramps(found: InputMap, dtype: torch.dtype) -> tuple[NDArray[np.floating], Ramps]:

@@ -40,18 +40,43 @@ class InputMap:
 class CurvedMap:
     """z = diag(ρ_z)⁻¹ (B diag(ρ) x + Σ_j c_j(x_j)), of which B and c are learned.
 
-    ρ are the inverse lengthscales of the inputs when the map begins, and ρ_z those of the input of
-    each output: a step changes distances as much along any input that matters.
+    ρ and ρ_z are the inverse lengthscales of the inputs and of the outputs when the map begins: a
+    step changes distances as much along any input that matters.
     """
 
-    def __init__(self, knots: Knots, inverse: Float[Tensor, " d"], second: Int[Tensor, " s"]):
-        self.knots, self.inverse = knots, inverse
-        self.outputs = torch.cat([inverse, inverse[second]])
-        (d, k), z = knots.at.shape, len(self.outputs)
-        self.B = torch.eye(z, d).to(inverse).requires_grad_()
+    def __init__(
+        self,
+        knots: Knots,
+        inverse: Float[Tensor, " d"],
+        outputs: Float[Tensor, " z"],
+        B: Float[Tensor, "z d"],
+        curves: Float[Tensor, "d k z"],
+    ):
+        self.knots, self.inverse, self.outputs = knots, inverse, outputs
+        self.B = B.requires_grad_()
+        self.c = curves.flatten(0, 1).requires_grad_()
+
+    @staticmethod
+    def of_inputs(
+        knots: Knots, inverse: Float[Tensor, " d"], second: Int[Tensor, " s"]
+    ) -> "CurvedMap":
+        """The inputs, and second outputs of some with the lengthscales of these."""
+        outputs = torch.cat([inverse, inverse[second]])
+        (d, k), z = knots.at.shape, len(outputs)
         curves = inverse.new_zeros(d, k, z)
         curves[second, :, d + torch.arange(len(second))] = AMPLITUDE * knots.waves()[second]
-        self.c = curves.flatten(0, 1).requires_grad_()
+        return CurvedMap(knots, inverse, outputs, torch.eye(z, d).to(inverse), curves)
+
+    @staticmethod
+    def of_curves(
+        knots: Knots,
+        inverse: Float[Tensor, " d"],
+        outputs: Float[Tensor, " z"],
+        curves: Float[Tensor, "d k z"],
+    ) -> "CurvedMap":
+        """Curves of the inputs in their place."""
+        B = inverse.new_zeros(len(outputs), len(inverse))
+        return CurvedMap(knots, inverse, outputs, B, outputs * curves)
 
     def parameters(self) -> list[Tensor]:
         return [self.B, self.c]

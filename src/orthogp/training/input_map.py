@@ -15,7 +15,9 @@ tell it of their labels.
 """
 
 import math
-from copy import deepcopy
+from collections.abc import Callable
+from copy import copy, deepcopy
+from dataclasses import dataclass, replace
 
 import torch
 from gpytorch.kernels import Kernel
@@ -27,6 +29,7 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.kernel.grouped import add_inputs
 from orthogp.likelihoods import Likelihood
 from orthogp.posterior.neighbors import Neighbors
+from orthogp.training.additive_curves import learn_additive_curves
 from orthogp.training.batches import Rows
 from orthogp.training.curved_map import CHUNK, CurvedMap, InputMap, second_outputs
 from orthogp.training.hyperparameters import SMALLEST, climb
@@ -43,9 +46,9 @@ BATCH_SHARE, POOL, REFRESH = 1 / 32, 8, 20
 # Steps without a map; steps with one, in rounds of smaller and smaller steps while they gain.
 STEPS, RATE = 100, 0.1
 MAP_STEPS, MAP_RATE, MAP_ROUNDS, MAP_DECAY = 100, 0.03, 4, 0.7
-# In nats a row: what a round must gain for another one. For the map to be taken all of them must
-# gain this share of the loss beyond two standard errors, since the rest of a fit makes up for less,
-# and beyond one for inputs of which nothing is learned.
+# In nats a row: what a round must gain for another one. For the map to be taken all of them
+# must gain this share of the loss beyond two standard errors, since the rest of a fit makes up for
+# less, and beyond one for inputs that near rows have no part in.
 LEAST_GAIN, LEAST_SHARE, ERRORS, ERRORS_OF_INPUTS = 0.002, 0.1, 2.0, 1.0
 # Factors of the latents among which held-out rows choose before they judge.
 LATENT_FACTORS = torch.linspace(-1.6, 0.7, 24).exp().tolist()
@@ -66,13 +69,19 @@ class _Candidate:
         return found if self.map is None else [*found, *self.map.parameters()]
 
     @torch.no_grad()
+    def inverse(self, x: Float[Tensor, "n z"]) -> Float[Tensor, " z"]:
+        """The inverse lengthscales."""
+        found = self.covariance.relevance(x).sqrt()
+        return found.clamp_min(SMALLEST * found.max())
+
+    @torch.no_grad()
     def begin_map(self, x: Float[Tensor, "n d"]) -> None:
-        knots, inverse = Knots.of(x), self.covariance.relevance(x).sqrt()
-        inverse = inverse.clamp_min(SMALLEST * inverse.max())
+        knots, inverse = Knots.of(x), self.inverse(x)
         second = second_outputs(knots, inverse)
         kernel = deepcopy(self.covariance.kernel)
         add_inputs(kernel, second)
-        self.covariance, self.map = Covariance(kernel), CurvedMap(knots, inverse, second)
+        self.covariance = Covariance(kernel)
+        self.map = CurvedMap.of_inputs(knots, inverse, second)
 
     def mapped(self, x: Float[Tensor, "m d"]) -> Float[Tensor, "m z"]:
         return x if self.map is None else self.map(x)
@@ -86,6 +95,15 @@ class _Candidate:
         return self.map.in_units(self.covariance.relevance(self.map(x[:1])).sqrt(), x)
 
 
+@dataclass(frozen=True)
+class LearnedMap:
+    """A map, if one is taken, and the densities of held-out rows by it and without it."""
+
+    map: InputMap | None
+    density: Float[Tensor, " h"]
+    plain: Float[Tensor, " h"]
+
+
 def learn_input_map(
     likelihood: Likelihood,
     train: Rows,
@@ -94,20 +112,65 @@ def learn_input_map(
     generator: torch.Generator,
     deadline: float = math.inf,
     max_steps: int | None = None,
-) -> tuple[InputMap | None, Float[Tensor, " h"] | None]:
-    """The map by which near rows predict best, and the densities of held-out rows without one.
+) -> LearnedMap | None:
+    """The map by which near rows predict best; None where they cannot be learned from at all.
 
-    There is no map where held-out rows do not gain by it. The kernel is where learning begins.
-    `deadline` is a time of `time.monotonic()`, and the steps are `max_steps` at most.
+    The kernel is where learning begins. `deadline` is a time of `time.monotonic()`, and the steps
+    are `max_steps` at most.
     """
     search = _Search(likelihood, train, held_out, generator, deadline)
     candidate = _Candidate(kernel, search.constant, search.x)
     plain = search.without_map(candidate, max_steps)
     if plain is None:
-        return None, None
+        return None
+    additive = _from_additive_curves(search, candidate.inverse(search.x), kernel, max_steps)
+    if additive is not None and _gains(additive[1], plain, ERRORS, LEAST_SHARE):
+        learned = _learned(search, deepcopy(additive[0]), additive[1], max_steps)
+    else:
+        candidate.begin_map(search.x)
+        learned = _learned(search, candidate, plain, max_steps)
+    if learned is not None and _gains(learned[1], plain, ERRORS, LEAST_SHARE):
+        return LearnedMap(learned[0].learned(search.x), learned[1], plain)
+    # Near rows alone gain less by additive curves than the rest of a fit does.
+    if additive is not None and _gains(additive[1], plain, ERRORS_OF_INPUTS, 0.0):
+        return LearnedMap(additive[0].learned(search.x), additive[1], plain)
+    return LearnedMap(None, plain, plain)
+
+
+def _from_additive_curves(
+    search: "_Search", inverse: Float[Tensor, " d"], kernel: Kernel, max_steps: int | None
+) -> tuple[_Candidate, Float[Tensor, " h"]] | None:
+    """A candidate whose map is one to additive curves, and the densities of held-out rows.
+
+    `inverse` are the inverse lengthscales of the inputs.
+    """
+    found = learn_additive_curves(
+        search.likelihood, search.train, search.constant, search.generator, search.deadline,
+        max_steps,
+    )  # fmt: skip
+    if found is None:
+        return None
+    kernel = deepcopy(kernel)
+    add_inputs(kernel, found.second)
+    inner = search.with_inputs(found)
+    candidate = _Candidate(kernel, search.constant, inner.x)
+    density = inner.without_map(candidate, max_steps)
+    if density is None:
+        return None
+    outputs = candidate.inverse(inner.x)
+    candidate.map = CurvedMap.of_curves(found.knots, inverse, outputs, found.curves)
+    return candidate, density
+
+
+def _learned(
+    search: "_Search",
+    candidate: _Candidate,
+    density: Float[Tensor, " h"],
+    max_steps: int | None,
+) -> tuple[_Candidate, Float[Tensor, " h"]] | None:
+    """The candidate with the map that near rows have moved, as long as held-out rows gain."""
     left = math.inf if max_steps is None else max_steps - STEPS
-    best, density = None, plain
-    candidate.begin_map(search.x)
+    best = None
     for number in range(MAP_ROUNDS):
         rate = MAP_RATE * MAP_DECAY**number
         if left <= 0 or not search.climb(candidate, int(min(MAP_STEPS, left)), rate):
@@ -122,12 +185,10 @@ def learn_input_map(
             break
         assert candidate.map is not None
         candidate.map.move_knots(search.x)
-    if best is None or not _gains(density, plain, ERRORS):
-        return None, plain
-    return best.learned(search.x), plain
+    return None if best is None else (best, density)
 
 
-def gains_by_inputs(
+def densities_by_inputs(
     plain: Float[Tensor, " h"],
     likelihood: Likelihood,
     train: Rows,
@@ -136,21 +197,23 @@ def gains_by_inputs(
     generator: torch.Generator,
     deadline: float = math.inf,
     max_steps: int | None = None,
-) -> bool:
-    """Whether held-out rows gain where these inputs take the place of those of `plain`.
-
-    Otherwise like `learn_input_map`, which gives the densities `plain`.
+) -> Float[Tensor, " h"] | None:
+    """The densities of held-out rows where these inputs take the place of those of `plain`, if they
+    gain. Otherwise like `learn_input_map`, which gives the densities `plain`.
     """
     search = _Search(likelihood, train, held_out, generator, deadline)
     candidate = _Candidate(kernel, search.constant, search.x)
     found = search.without_map(candidate, max_steps)
-    return found is not None and _gains(found, plain, ERRORS_OF_INPUTS)
+    gains = found is not None and _gains(found, plain, ERRORS_OF_INPUTS, LEAST_SHARE)
+    return found if gains else None
 
 
-def _gains(found: Float[Tensor, " h"], plain: Float[Tensor, " h"], errors: float) -> bool:
+def _gains(
+    found: Float[Tensor, " h"], plain: Float[Tensor, " h"], errors: float, share: float
+) -> bool:
     gain = found - plain
     error = gain.std() / len(gain) ** 0.5
-    return bool(gain.mean() - errors * error > -LEAST_SHARE * plain.mean())
+    return bool(gain.mean() - errors * error > -share * plain.mean())
 
 
 class _Search:
@@ -172,6 +235,15 @@ class _Search:
         self.constant = best_constant(likelihood, self.train, generator)
         mean = self.constant.unsqueeze(1).expand(-1, len(self.x))
         self.gradient = site_gradients(likelihood, self.train, mean, torch.zeros_like(mean))
+
+    def with_inputs(self, inputs: Callable[[Tensor], Tensor]) -> "_Search":
+        """The same of rows with these functions of x as inputs."""
+        found = copy(self)
+        found.train, found.held_out = (
+            replace(rows, x=inputs(rows.x.double())) for rows in (self.train, self.held_out)
+        )
+        found.x = found.train.x
+        return found
 
     def without_map(self, c: _Candidate, max_steps: int | None) -> Float[Tensor, " h"] | None:
         """The densities of held-out rows once the rest of a candidate has been learned."""
