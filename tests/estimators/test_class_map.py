@@ -13,7 +13,7 @@ from orthogp.estimators import class_map, near_rows
 from orthogp.estimators.class_map import as_ramps
 from orthogp.estimators.scaling import Ramps, Scaling, mapped
 from orthogp.estimators.state import pack_scaling, unpack_scaling
-from orthogp.training import input_map, sites
+from orthogp.training import input_map, map_search, sites
 from orthogp.training.curved_map import InputMap
 
 D = 3
@@ -39,9 +39,10 @@ X, Y = table(900)
 def quick_maps(patch: pytest.MonkeyPatch) -> None:
     """Maps of few steps, for small tables, that are taken for the smallest gain."""
     patch.setattr(near_rows, "FEWEST_MAPPED", 100)
-    values = {"STEPS": 20, "MAP_STEPS": 15, "MAP_RATE": 0.05, "MAP_ROUNDS": 1, "ERRORS": 0.0}
-    for name, value in (values | {"SMALLEST_BATCH": {"cpu": 100}}).items():
+    for name, value in {"MAP_STEPS": 15, "MAP_RATE": 0.05, "MAP_ROUNDS": 1, "ERRORS": 0.0}.items():
         patch.setattr(input_map, name, value)
+    patch.setattr(map_search, "STEPS", 20)
+    patch.setattr(map_search, "SMALLEST_BATCH", {"cpu": 100})
     for name in ("STEPS", "SCALE_STEPS"):
         patch.setattr(sites, name, 10)
 

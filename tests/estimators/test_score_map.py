@@ -8,7 +8,7 @@ from orthogp import OrthogonalGPClassifier
 from orthogp.estimators import near_rows
 from orthogp.estimators.scaling import mapped
 from orthogp.estimators.score_map import score_map
-from orthogp.training import input_map, sites
+from orthogp.training import input_map, map_search, sites
 
 RNG = np.random.default_rng(0)
 NORMAL = RNG.normal(size=(800, 3))
@@ -22,7 +22,8 @@ QUICK |= {"validation_fraction": 0.25}
 @pytest.fixture(autouse=True)
 def without_learned_maps(monkeypatch):
     monkeypatch.setattr(near_rows, "FEWEST_MAPPED", 100)
-    for name, value in {"STEPS": 20, "MAP_STEPS": 2, "MAP_ROUNDS": 1, "ERRORS": 1e9}.items():
+    monkeypatch.setattr(map_search, "STEPS", 20)
+    for name, value in {"MAP_STEPS": 2, "MAP_ROUNDS": 1, "ERRORS": 1e9}.items():
         monkeypatch.setattr(input_map, name, value)
     monkeypatch.setattr(input_map, "learn_additive_curves", lambda *given: None)
     for name in ("SCALE_STEPS", "STEPS"):

@@ -413,9 +413,11 @@ def test_altered_json_behind_the_checksum_is_refused_or_changes_nothing(whole, c
     original = load_model(whole).model
     altered = [at for at in places(header) if at and at[0] != "meta"]
     assert len(altered) > 20
-    refused = 0
-    for at in altered:
-        for value in [*WRONG, "missing"]:
+    tried = refused = 0
+    for number, at in enumerate(altered):
+        # A third of the values at each place, others at the next one.
+        for value in [*WRONG, "missing"][number % 3 :: 3]:
+            tried += 1
             forged = json.loads(json.dumps(header))
             target = forged
             for key in at[:-1]:
@@ -432,7 +434,7 @@ def test_altered_json_behind_the_checksum_is_refused_or_changes_nothing(whole, c
                 continue
             if at[0] not in ("orthogp", "frozen", "format", "jitter"):
                 assert_same_predictions(original, model)
-    assert refused > 0.8 * len(altered) * len(WRONG)
+    assert refused > 0.8 * tried
 
 
 def test_altered_tensors_behind_the_checksum_are_refused(content, tmp_path):

@@ -23,6 +23,7 @@ from orthogp.posterior import (
     NaturalGaussian,
     Orthogonal,
 )
+from orthogp.training import Rows
 
 KINDS = (
     "coupled", "coupled-natural", "orthogonal", "orthogonal-natural", "hybrid", "decoupled",
@@ -198,3 +199,9 @@ def several_kinds_of_inputs(n: int, seed: int = 0) -> torch.Tensor:
     x[:, 1] = x[:, 1].clamp_max(0.5)
     x[:, 2] = (2.5 * x[:, 2]).round().clamp(-2, 2)
     return x
+
+
+def thresholds(n: int, seed: int = 0) -> Rows:
+    """Classes that change with each level of the last input, and where the first one is small."""
+    x = several_kinds_of_inputs(n, seed)
+    return Rows(x, ((x[:, 2].abs() == 1) ^ (x[:, 0].abs() < 0.3)).long())

@@ -5,27 +5,21 @@ import math
 import pytest
 import torch
 
-from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Bernoulli, Softmax
-from orthogp.training import Rows, input_map
+from orthogp.training import Rows, input_map, map_search
 from orthogp.training.curved_map import InputMap
-from orthogp.training.input_map import LearnedMap, _Candidate, _Search, learn_input_map
-from problems import default_sum, several_kinds_of_inputs
+from orthogp.training.input_map import LearnedMap, learn_input_map
+from problems import default_sum, several_kinds_of_inputs, thresholds
 
 D = 3
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
-    values = {"STEPS": 20, "MAP_STEPS": 40, "MAP_RATE": 0.05, "MAP_ROUNDS": 1}
-    for name, value in (values | {"SMALLEST_BATCH": {"cpu": 100}}).items():
+    for name, value in {"MAP_STEPS": 40, "MAP_RATE": 0.05, "MAP_ROUNDS": 1}.items():
         monkeypatch.setattr(input_map, name, value)
-
-
-def thresholds(n: int, seed: int = 0) -> Rows:
-    """Classes that change with each level of the last input, and where the first one is small."""
-    x = several_kinds_of_inputs(n, seed)
-    return Rows(x, ((x[:, 2].abs() == 1) ^ (x[:, 0].abs() < 0.3)).long())
+    monkeypatch.setattr(map_search, "STEPS", 20)
+    monkeypatch.setattr(map_search, "SMALLEST_BATCH", {"cpu": 100})
 
 
 def additive(n: int, seed: int = 0) -> Rows:
@@ -45,27 +39,6 @@ def found(train: Rows, held_out: Rows, likelihood=None, **settings) -> LearnedMa
 
 def learned(train: Rows, held_out: Rows, likelihood=None, **settings) -> InputMap | None:
     return found(train, held_out, likelihood, **settings).map
-
-
-def a_candidate(rows: Rows) -> _Candidate:
-    c = _Candidate(default_sum(D, ard=True), torch.zeros(1).double(), rows.x.double())
-    c.begin_map(rows.x.double())
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for values in c.map.parameters():
-            values.add_(torch.randn(values.shape, generator=generator))
-    return c
-
-
-def a_search(train: Rows, held_out: Rows) -> _Search:
-    return _Search(Bernoulli(), train, held_out, torch.Generator().manual_seed(0), math.inf)
-
-
-def test_outputs_begin_with_the_lengthscales_of_their_inputs():
-    rows = thresholds(200)
-    x, c = rows.x.double(), a_candidate(rows)
-    expected = Covariance(default_sum(D, ard=True)).relevance(x)[[0, 1, 2, 2]]
-    torch.testing.assert_close(c.covariance.relevance(c.mapped(x)), expected)
 
 
 @pytest.mark.parametrize("likelihood", [Bernoulli(), Softmax(2)], ids=["bernoulli", "softmax"])
@@ -144,45 +117,3 @@ def test_the_same_rows_give_the_same_map(monkeypatch):
     assert second is not None
     assert torch.equal(first.linear, second.linear)
     assert torch.equal(first.curves, second.curves)
-
-
-def test_held_out_rows_are_told_nothing_of_their_labels():
-    """The labels of held-out rows move no prediction, neither of others nor of themselves."""
-    train, held_out = thresholds(300), thresholds(50, seed=1)
-    other = Rows(held_out.x, 1 - held_out.y)
-    means = []
-    for judged in (held_out, other):
-        search = a_search(train, judged)
-        c = a_candidate(train)
-        x = search.held_out.x.double()
-        means.append(search._mean(c, x, search._near(c, x)))
-    assert torch.equal(*means)
-
-
-def test_rows_are_predicted_without_themselves():
-    search = a_search(thresholds(300), thresholds(50, seed=1))
-    c, rows = a_candidate(search.train), torch.arange(40)
-    near = search._near(c, search.x[rows], rows)
-    assert near.shape == (40, 2 * input_map.NEAR)
-    assert not (near == rows.unsqueeze(1)).any()
-    z = c.mapped(search.x).detach()
-    z = z * c.covariance.relevance(z).sqrt()
-    distance = torch.cdist(z[rows], z).detach()
-    distance[rows, rows] = math.inf
-    nearest = distance.topk(2 * input_map.NEAR, largest=False).values
-    torch.testing.assert_close(distance.gather(1, near).sort(1).values, nearest)
-
-
-def test_a_mean_is_that_of_gaussian_regression_on_the_gradients():
-    search = a_search(thresholds(300), thresholds(50, seed=1))
-    c = a_candidate(search.train)
-    x = search.held_out.x.double()[:5]
-    near = search._near(c, x)
-    kernel = c.covariance
-    noise, weight = c.logs.exp().tolist()
-    for i, found in enumerate(search._mean(c, x, near)[0].tolist()):
-        z, z_near = c.mapped(x[i : i + 1]), c.mapped(search.x[near[i]])
-        K = kernel.block(z_near, z_near) + noise * torch.eye(len(z_near)).double()
-        k, g = kernel.block(z, z_near)[0], search.gradient[0, near[i]]
-        expected = weight * (k @ torch.linalg.solve(K, g)).item()
-        assert found == pytest.approx(expected, rel=1e-6)
