@@ -5,7 +5,8 @@ TORTURE_SEEDS ?= 50
 
 BIN := .venv/bin
 # Newer than pyproject.toml and constraints.txt when the environment holds what they ask for: what
-# orthogp needs to run, and what its tests and pages need besides.
+# orthogp needs to run, and what its tests and pages need besides. Python compiles a module when it
+# is first imported: compiling all modules of all packages would double the time of an install.
 PACKAGE := .venv/.package
 INSTALLED := .venv/.installed
 BROWSER := .venv/.browser
@@ -20,11 +21,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv .venv
 
 $(PACKAGE): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -e . -c constraints.txt
+	$(BIN)/python -m pip install --quiet --no-compile -e . -c constraints.txt
 	@touch $@
 
 $(INSTALLED): pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet -e '.[dev,docs]' -c constraints.txt
+	$(BIN)/python -m pip install --quiet --no-compile -e '.[dev,docs]' -c constraints.txt
 	@touch $(PACKAGE) $@
 
 # The pages are tried in a browser. Without one, and without the right to install it, those tests
@@ -48,7 +49,7 @@ docs: $(INSTALLED) ## run the quick examples and build the documentation into si
 lint: $(INSTALLED) ## check style, types and the import layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
+	$(BIN)/pyright --threads $(WORKERS)
 	$(BIN)/lint-imports
 
 format: $(INSTALLED) ## format the code and apply the safe fixes

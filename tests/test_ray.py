@@ -28,6 +28,9 @@ def cluster(tmp_path, monkeypatch):
     token = tmp_path / "token"
     token.write_text(secrets.token_hex(32))
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+    # Where Ray misses that a worker was killed, it waits this long before it starts the workers
+    # again, by default ten minutes.
+    monkeypatch.setenv("RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S", "60")
     path = os.pathsep.join(filter(None, sys.path))
     ray.init(
         num_cpus=2, include_dashboard=False, log_to_driver=False, configure_logging=False,
