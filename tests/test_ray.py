@@ -5,6 +5,7 @@ import secrets
 import sys
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("ray.train", reason="needs the extra `ray`")
@@ -44,7 +45,8 @@ def cluster(tmp_path, monkeypatch):
 def test_a_fit_on_ray_is_that_of_one_process_though_a_worker_is_killed(tmp_path):
     table = frame().drop(columns="label")
     # Of three blocks one worker has two.
-    dataset = ray.data.from_pandas([table[:150], table[150:300], table[300:]])
+    parts = [table[:150], table[150:300], table[300:]]
+    dataset = ray.data.from_arrow([pa.Table.from_pandas(part) for part in parts])
     settings = STEPS | {"max_steps": 150}
     result = orthogp.ray.fit(
         dataset, "y", ScalingConfig(num_workers=2, resources_per_worker={"CPU": 0.5}),
