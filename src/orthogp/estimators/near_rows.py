@@ -41,6 +41,7 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian, Likelihood
 from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP, build_basis, require_evaluable
+from orthogp.posterior import NearRows
 from orthogp.posterior.neighbors import canonical_order
 from orthogp.posterior.points import choose_beta
 from orthogp.posterior.rows_in_memory import SMALLEST_WEIGHT
@@ -52,6 +53,7 @@ from orthogp.training.every_row import (
     condition_on_rows,
 )
 from orthogp.training.hyperparameters import Hyperparameters
+from orthogp.training.linear_trend import learn_trend
 from orthogp.training.log_noise import expected_noise, with_noise_scale
 from orthogp.training.predictive import MOST_EXACT, TYPICAL_STEPS, learn_to_predict
 from orthogp.training.search_run import SearchRun, search_checkpoints
@@ -173,7 +175,10 @@ class _Problem:
         elif beta is None:
             most = max(1, MOST_FEATURES // len(rows))
             beta = choose_inducing_points(settings, rows, found.covariance, most, generator)
-        model = near_model(settings, found.covariance.kernel, found.likelihood, self.mean, beta)
+        mean = self.mean
+        if mean is None and settings["linear_trend"] == "auto" and settings["kernel"] is None:
+            mean = _linear_trend(found, rows)
+        model = near_model(settings, found.covariance.kernel, found.likelihood, mean, beta)
         if exact:
             conditioned = condition_exactly(model, rows, chosen)
         else:
@@ -224,6 +229,18 @@ def _learned_map(found: Hyperparameters, dtype: torch.dtype) -> NDArray[np.float
     linear_map = found.linear_map.detach().to("cpu", dtype)
     identity = torch.eye(len(linear_map), dtype=dtype)
     return None if torch.equal(linear_map, identity) else linear_map.numpy()
+
+
+def _linear_trend(found: Hyperparameters, rows: Rows) -> Mean | None:
+    """The prior mean of the rows where one that is not zero is worth it."""
+    here = rows.map(lambda part: part.to(found.noise.device))
+    near = NearRows(here.x, latents_first(here.y), here.noise_divisor, count=0)
+    # A generator of its own, so that no other draw depends on whether a trend is tried.
+    generator = torch.Generator().manual_seed(0)
+    trend = learn_trend(found.covariance, near.observations(found.noise), generator)
+    # Among several processes all have that of the first.
+    trend = current_team().agree(trend)
+    return None if trend is None else trend.mean()
 
 
 def search_run(

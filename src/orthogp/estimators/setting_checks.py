@@ -36,7 +36,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     _require(settings, "noise", valid, " or ".join(map(repr, NOISES)))
     valid = settings["missing_targets"] in ("error", "drop")
     _require(settings, "missing_targets", valid, "'error' or 'drop'")
-    for name in ("input_transform", "linear_map"):
+    for name in ("input_transform", "linear_map", "linear_trend"):
         valid = settings[name] is None or settings[name] == "auto"
         _require(settings, name, valid, "'auto' or None")
     promise = settings["coverage_guarantee"]

@@ -82,6 +82,10 @@ class Settings:
             kernel then is one, where that predicts left-out rows better; None does without. For
             classes it has curves of single inputs besides. It needs near rows and, unless there are
             classes, Gaussian noise.
+        linear_trend: "auto" gives a regressor with the default kernel and one target a prior mean
+            that is linear in x, by ridge regression, where that predicts better the left-out rows
+            that it is furthest from its average for; None does without. It needs near rows and
+            Gaussian noise.
         coverage_guarantee: whether intervals and sets of classes are promised to hold a share of
             new rows: True or "split" keeps a fifth of the rows (at most 2000) from the fit; "cross"
             keeps none, fits five times more, and promises less.
@@ -148,6 +152,7 @@ class Settings:
         target_transform: str | None = None,
         input_transform: str | None = "auto",
         linear_map: str | None = "auto",
+        linear_trend: str | None = "auto",
         coverage_guarantee: bool | str = False,
         standardize: bool = True,
         early_stopping: bool = False,
@@ -194,6 +199,7 @@ class Settings:
         self.target_transform = target_transform
         self.input_transform = input_transform
         self.linear_map = linear_map
+        self.linear_trend = linear_trend
         self.coverage_guarantee = coverage_guarantee
         self.standardize = standardize
         self.early_stopping = early_stopping

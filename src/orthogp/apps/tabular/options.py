@@ -49,6 +49,7 @@ HELP = {
     "target_transform": (MODEL, "Of a skewed target: log, yeo-johnson, auto or none."),
     "input_transform": (MODEL, "Of skewed numbers: auto, where left-out rows gain, or none."),
     "linear_map": (MODEL, "Of the inputs: auto, where left-out rows gain, or none."),
+    "linear_trend": (MODEL, "The prior mean of numbers: auto, where left-out rows gain, or none."),
     "coverage_guarantee": (
         MODEL,
         "Intervals and sets of classes with a guaranteed coverage: split (a fifth of the rows is "
