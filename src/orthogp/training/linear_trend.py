@@ -33,7 +33,7 @@ FURTHEST, FEWEST_FURTHEST, FURTHEST_SHARE = 100, 10, 1 / 20
 RANDOM, RANDOM_SHARE, NEAR = 500, 1 / 2, 128
 # By how many standard errors and nats a row the furthest rows must gain, and how much random ones
 # may lose.
-SIGNIFICANT, LEAST_GAIN, MOST_LOST = 2.0, 0.05, 0.01
+SIGNIFICANT, LEAST_GAIN, MOST_LOST = 2.0, 0.25, 0.01
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def fit_trends(
     gram, moment = sum(grams), sum(moments)
     penalised = np.diag(np.r_[np.ones(x.shape[1]), 0.0])
 
-    def solutions(penalty: float) -> list[Array]:
+    def solutions(penalty: float) -> list[NDArray]:
         """Of all rows, then of those outside of each fold."""
         systems = [(gram, moment)]
         systems += [(gram - G, moment - m) for G, m in zip(grams, moments, strict=True)]
