@@ -25,6 +25,8 @@ Array = NDArray[np.float64]
 ROWS_A_WEIGHT, MOST_WEIGHTS = 10, 1000
 # The rows are divided into so many parts; those of each are predicted by a trend of the others.
 FOLDS = 5
+# The standard deviation of an input that varies, as a share of its largest value.
+SMALLEST_SPREAD = 1e-6
 # Penalties on the squared weights of standardised inputs, in squared errors of one row.
 PENALTIES = np.logspace(-2, 4, 7)
 # The furthest rows that are left out, the fewest that can tell, and their share of all; random
@@ -87,7 +89,8 @@ def fit_trends(
     The penalty is that by which the latter predict the rows of their folds best.
     """
     center, scale = x.mean(axis=0), x.std(axis=0)
-    scale = np.where(scale > 0, scale, 1.0)
+    # The mean of a constant is rounded: what differs from it is no slope.
+    scale = np.where(scale > SMALLEST_SPREAD * np.abs(x).max(axis=0), scale, 1.0)
     A = np.c_[(x - center) / scale, np.ones(len(x))]
     parts = [np.flatnonzero(fold == k) for k in range(FOLDS)]
     weighted = [A[part].T * weight[part] for part in parts]
