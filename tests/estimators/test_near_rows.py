@@ -146,6 +146,44 @@ def test_duplicates_without_noise():
     assert np.isfinite(std).all()
 
 
+def copied_table(inputs: int = 20, copies: int = 30):
+    """Rows whose noise is skewed, many of them at each input, and the mean of these."""
+    rng = np.random.default_rng(0)
+    at = rng.uniform(-3.0, 3.0, size=(inputs, 2))
+    y = np.sin(at[:, :1]) + rng.exponential(size=(inputs, copies))
+    order = rng.permutation(inputs * copies)
+    return np.repeat(at, copies, axis=0)[order], y.ravel()[order], at, y.mean(axis=1)
+
+
+@pytest.mark.parametrize("n_residual", [0, "all"])
+def test_where_copies_are_more_than_near_rows_their_mean_counts(n_residual):
+    X, y, at, mean = copied_table()
+    found = regressor(n_neighbors=5, n_residual=n_residual).fit(X, y).predict(at)
+    # A shrunken mean of 30 exponential draws; the smallest five of them have a mean near 0.1.
+    assert abs(np.mean(found - mean)) < 0.05
+    assert np.abs(found - mean).max() < 0.4
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_rows_left_out_together_are_predicted_from_all_others(weights):
+    """With all rows in the mean and near, as by the exact process of the others."""
+    X, y, _, _ = copied_table(copies=8)
+    gp = regressor().fit(X, y)
+    weight = torch.linspace(0.5, 1.5, len(y)) if weights else None
+    rows = Rows(gp._fitted.standardised(X), torch.as_tensor(y - y.mean()).float(), weight)
+    rows = near_rows.in_canonical_order(rows)
+    table = every_row.RowTable(gp.model_.without_near_rows(), rows, torch.arange(len(y)))
+    trial = table.without_some(len(y), False, 1000, math.inf)
+    out = trial.left_out.rows
+    present = torch.ones(len(y), dtype=torch.bool)
+    present[out] = False
+    observed, k = table.observed[present], gp.model_.covariance
+    with torch.no_grad():
+        A = k.block(observed.x, observed.x).double() + observed.noise[0].diag()
+        c = torch.linalg.solve(A, k.block(observed.x, rows.x[out]).double())
+    torch.testing.assert_close(trial.left_out.mean[0], c.mT @ observed.y[0], rtol=0, atol=1e-3)
+
+
 def test_a_kernel_of_ones_own_with_fixed_hyperparameters():
     kernel = ScaleKernel(MaternKernel(1.5))
     gp = regressor(kernel=kernel, train_hyperparameters=False).fit(X, Y)

@@ -10,9 +10,10 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.linalg import factorise_robustly
 from orthogp.posterior import kernel_matrix
 from orthogp.posterior.all_rows import solve_all_rows
-from orthogp.posterior.induced import Features, Observations
+from orthogp.posterior.induced import Features
 from orthogp.posterior.kernel_matrix import KernelMatrix
 from orthogp.posterior.near_rows import near_predictor
+from orthogp.posterior.observations import MergedRows, Observations
 from orthogp.posterior.optimum import decoupled_optimum
 from problems import default_sum
 
@@ -113,7 +114,7 @@ def test_near_rows_on_top_are_exact_however_far_the_solution_is(covariance, prod
     found = solve_all_rows(covariance, features, rows, max_products=products)
     left = Observations(rows.x, found.residual, rows.noise)
     new = torch.randn(5, D, generator=torch.Generator().manual_seed(2)).double()
-    mean, _ = near_predictor(covariance, left, N, features).marginals(new)
+    mean, _ = near_predictor(covariance, MergedRows.of(left), N, features).marginals(new)
     with torch.no_grad():
         mean = mean + covariance.matvec(new, rows.x, found.weights)
         k = covariance.block(new, rows.x).numpy()

@@ -11,8 +11,9 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.kernel.radial import compiled_backend
 from orthogp.linalg import factorise_robustly
 from orthogp.posterior import near_rows
-from orthogp.posterior.induced import Features, Observations
+from orthogp.posterior.induced import Features
 from orthogp.posterior.near_rows import near_predictor
+from orthogp.posterior.observations import MergedRows, Observations
 from orthogp.posterior.optimum import exact_regression
 
 N, D, B = 40, 3, 6
@@ -54,8 +55,8 @@ def predictor(covariance: Covariance, rows: Observations, count: int, inducing: 
     features = None
     if inducing:
         R = factorise_robustly(covariance.block(beta, beta).detach(), 1e-8).R
-        features = Features.of(covariance, beta, R, rows.x)
-    return near_predictor(covariance, rows, count, features)
+        features = Features.of(covariance, beta, R, MergedRows.of_ordered(rows).distinct.x)
+    return near_predictor(covariance, MergedRows.of_ordered(rows), count, features)
 
 
 def exact(covariance: Covariance, rows: Observations, output: int, x: torch.Tensor):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from orthogp.kernel.covariance import Covariance
-from orthogp.posterior.induced import Observations
+from orthogp.posterior.observations import Observations
 from orthogp.training.linear_trend import (
     FOLDS,
     PENALTIES,

@@ -44,14 +44,15 @@ def test_held_out_rows_are_told_nothing_of_their_labels():
         search = a_search(train, judged)
         c = a_candidate(train)
         x = search.held_out.x.double()
-        means.append(search._mean(c, x, search._near(c, x)))
+        near = search._neighbors(c).nearest(search._seen(c, x), 2 * map_search.NEAR)
+        means.append(search._mean(c, x, search.merged.distinct, near))
     assert torch.equal(*means)
 
 
 def test_rows_are_predicted_without_themselves():
     search = a_search(thresholds(300), thresholds(50, seed=1))
     c, rows = a_candidate(search.train), torch.arange(40)
-    near = search._near(c, search.x[rows], rows)
+    near = search._others_near(c, rows).near
     assert near.shape == (40, 2 * map_search.NEAR)
     assert not (near == rows.unsqueeze(1)).any()
     z = c.mapped(search.x).detach()
@@ -66,10 +67,10 @@ def test_a_mean_is_that_of_gaussian_regression_on_the_gradients():
     search = a_search(thresholds(300), thresholds(50, seed=1))
     c = a_candidate(search.train)
     x = search.held_out.x.double()[:5]
-    near = search._near(c, x)
+    near = search._neighbors(c).nearest(search._seen(c, x), 2 * map_search.NEAR)
     kernel = c.covariance
     noise, weight = c.logs.exp().tolist()
-    for i, found in enumerate(search._mean(c, x, near)[0].tolist()):
+    for i, found in enumerate(search._mean(c, x, search.merged.distinct, near)[0].tolist()):
         z, z_near = c.mapped(x[i : i + 1]), c.mapped(search.x[near[i]])
         K = kernel.block(z_near, z_near) + noise * torch.eye(len(z_near)).double()
         k, g = kernel.block(z, z_near)[0], search.gradient[0, near[i]]

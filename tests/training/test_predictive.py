@@ -143,7 +143,7 @@ def test_left_out_rows_gain_and_the_best_values_are_taken(hyperparameters, weigh
 def test_where_every_objective_leads_nowhere_the_start_stays(hyperparameters, monkeypatch, size):
     before = hyperparameters.values()
     monkeypatch.setattr(
-        predictive, "log_evidence", lambda *args: hyperparameters.noise.sum() * math.nan
+        predictive, "log_evidence", lambda *args, **kwargs: hyperparameters.noise.sum() * math.nan
     )
     monkeypatch.setattr(predictive, "LEAVE_ONE_OUT_RATE", 1e30)
     found = learn_to_predict(hyperparameters, table(), torch.Generator().manual_seed(0))
@@ -195,6 +195,39 @@ def small(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
         x[:, 1] = 0.0
     y = (2.0 * x[:, 0]).sin()
     return x, (y - y.mean()) / y.std()
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_the_evidence_at_inputs_is_that_of_all_rows_there(hyperparameters, weights):
+    """Up to a constant: differences between values of the noise are those of the rows."""
+    rows = table()
+    weight = torch.linspace(0.5, 2.0, len(rows)) if weights else None
+    x = rows.x[torch.arange(len(rows)) % 20]
+    rows = Rows(x, torch.stack([rows.y, rows.y.flip(0).square()], 1), weight)
+    search = predictive._Search(hyperparameters, rows, torch.Generator().manual_seed(0))
+    differences = []
+    for noise in (0.1, 0.7):
+        hyperparameters.likelihood.likelihood.noise = noise
+        found = search._evidence_at_inputs(torch.arange(20)) * search.number.sum()
+        differences.append(found - search._evidence(torch.arange(len(rows))) * len(rows))
+    torch.testing.assert_close(*differences)
+
+
+def test_rows_are_left_out_of_what_their_copies_say(hyperparameters, monkeypatch):
+    """However many copies a row has, other inputs are near it as well."""
+    monkeypatch.setattr(predictive, "MOST_EXACT", {"cpu": 10})
+    rows = table()
+    x = rows.x[torch.arange(len(rows)) % 4]
+    search = predictive._Search(hyperparameters, Rows(x, rows.y), torch.Generator().manual_seed(0))
+    search.leave_one_out(0)
+    assert search._given.near.shape[1] == 4
+    own = search.x[search._pool].unsqueeze(1) == search._given.rows.x[search._given.near]
+    assert (own.all(2).sum(1) == 1).all()
+    moments = search._judged_moments()
+    for row, mean in zip(search.judged.tolist(), moments[0][0].tolist(), strict=True):
+        alike = (x == x[row]).all(1)
+        alike[row] = False
+        assert abs(mean - float(rows.y[alike].double().mean())) < 0.25
 
 
 def test_rows_that_compare_values_are_not_climbed(hyperparameters, monkeypatch):

@@ -140,7 +140,7 @@ def test_a_row_is_predicted_from_the_others():
     assert before[0] == after[0]
     assert (before[1:] != after[1:]).any()
     candidate = search.candidate(model.covariance.kernel)
-    near = search._nearest(candidate, held[:1])
+    near = search._others_near(candidate, held[:1]).near
     noise = candidate.logs[0].exp().view(1, 1)
     correction, _ = left_out_moments(
         candidate.covariance, search.x[held[:1]], noise, search.x[near], gradient[:, near],
@@ -149,6 +149,26 @@ def test_a_row_is_predicted_from_the_others():
     f = candidate.logs[1].exp() * correction
     expected = model.likelihood.log_density(rows.y[held[:1]], f, torch.ones_like(f))
     torch.testing.assert_close(before[:1], expected.detach())
+
+
+def test_copies_of_a_row_correct_it_by_the_mean_of_their_gradients():
+    """Those of a row with more copies than are near are not the first of them."""
+    rows = labels(2.0)
+    rows = Rows(rows.x[torch.arange(N) % 6], rows.y)
+    model, generator = untrained(rows), torch.Generator().manual_seed(0)
+    mean = torch.zeros(1, N).double()
+    gradient = torch.randn(1, N, generator=generator).double()
+    known = sites._Sites(model.likelihood, rows, mean, mean + 1.0, gradient)
+    search = sites._Search(known, torch.arange(500, N), generator, math.inf)
+    others = search._others_near(search.candidate(model.covariance.kernel), torch.arange(12))
+    for row, near in enumerate(others.near.tolist()):
+        given = others.rows[torch.tensor(near)]
+        for place, x in enumerate(given.x):
+            alike = (search.x == x).all(1)
+            alike[row] = False
+            assert given.noise[0, place].item() == pytest.approx(1.0 / int(alike.sum()))
+            expected = gradient[0, alike].mean().item()
+            assert given.y[0, place].item() == pytest.approx(expected)
 
 
 def test_rows_trained_on_count_as_held_out_ones():

@@ -34,9 +34,10 @@ from orthogp.posterior import (
 )
 from orthogp.posterior.conditioning import basis_predictor, with_rows
 from orthogp.posterior.gradients import gradient_variance
-from orthogp.posterior.induced import Features, Observations
+from orthogp.posterior.induced import Features
 from orthogp.posterior.joint import local, mean_at, moments
 from orthogp.posterior.near_rows import near_predictor
+from orthogp.posterior.observations import MergedRows
 from orthogp.posterior.pathwise import FREQUENCIES, PosteriorFunctions, sample_functions
 from orthogp.posterior.stored_rows import StoredPredictor
 
@@ -248,7 +249,7 @@ class VariationalGP(nn.Module):
             m.covariance.kernel, m.likelihood, m.basis, m.mean, m.jitter, near, m.log_noise
         )
         new = NearRows(x, y, weight, count).observations(self._noise)
-        found._cache.put(found, "conditional", with_rows(known, new, near.x))
+        found._cache.put(found, "conditional", with_rows(known, new))
         return found
 
     def without_near_rows(self) -> "VariationalGP":
@@ -265,17 +266,18 @@ class VariationalGP(nn.Module):
     @torch.no_grad()
     def _near_predictor(self, near: NearRows) -> NearPredictor:
         rows, start = near.observations(self._noise), len(near.x) - near.added
-        first, last = _rows(rows, slice(start)), _rows(rows, slice(start, None))
         if near.after_basis:
             found = self._basis_predictor(near.count)
         else:
+            merged = MergedRows.of_ordered(rows[:start])
             base = self.condensed() if near.on_mean else None
             features = None
             if near.on_beta:
                 factor = self.basis.factor(self.covariance, self.jitter, robust=True)
-                features = Features.of(self.covariance, self.basis.beta, factor.R, first.x)
-            found = near_predictor(self.covariance, first, near.count, features, base)
-        return found if near.added == 0 else with_rows(found, last, near.x)
+                x = merged.distinct.x
+                features = Features.of(self.covariance, self.basis.beta, factor.R, x)
+            found = near_predictor(self.covariance, merged, near.count, features, base)
+        return found if near.added == 0 else with_rows(found, rows[start:])
 
     @torch.no_grad()
     def _stored_predictor(self, near: StoredRows) -> StoredPredictor:
@@ -380,7 +382,3 @@ class LatentFunctions:
         if x.ndim == 3:
             offset = offset.reshape(-1, *x.shape[:2]).movedim(1, 0)
         return values + offset
-
-
-def _rows(rows: Observations, part: slice) -> Observations:
-    return Observations(rows.x[part], rows.y[:, part], rows.noise[:, part])

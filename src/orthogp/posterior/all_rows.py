@@ -21,8 +21,9 @@ from torch import Tensor
 
 from orthogp.kernel.covariance import Covariance
 from orthogp.linalg import cholesky
-from orthogp.posterior.induced import Features, Observations
+from orthogp.posterior.induced import Features
 from orthogp.posterior.kernel_matrix import KernelMatrix
+from orthogp.posterior.observations import Observations
 
 # The solution is found where the residual's root mean square is this share of the noise's.
 TOLERANCE = 0.03

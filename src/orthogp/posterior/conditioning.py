@@ -17,16 +17,15 @@ function r(x) of γ; see `projection`) is a predictor with no rows yet:
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from orthogp.kernel.covariance import Covariance
 from orthogp.kernel.radial.writer import SUM_BYTES
 from orthogp.linalg import cholesky
 from orthogp.posterior.base import Basis
 from orthogp.posterior.growing import GrowingNeighbors, GrowingTable
-from orthogp.posterior.induced import Features, InducedPosterior, Observations, induced_posterior
+from orthogp.posterior.induced import Features, InducedPosterior, induced_posterior
 from orthogp.posterior.near_rows import Growth, NearPredictor
+from orthogp.posterior.observations import Observations
 from orthogp.posterior.predictor import Predictor
 
 # Rows that join q(v) together.
@@ -65,8 +64,8 @@ def basis_predictor(
 
 
 @torch.no_grad()
-def with_rows(p: NearPredictor, new: Observations, x: Float[Tensor, "n d"]) -> NearPredictor:
-    """The predictor that knows of new rows as well; x are those of all rows, the new ones last.
+def with_rows(p: NearPredictor, new: Observations) -> NearPredictor:
+    """The predictor that knows of new rows as well, which come last.
 
     O(|β|² + count · (|β| + count)²) for a row, whatever the number of rows before.
     """
@@ -74,16 +73,17 @@ def with_rows(p: NearPredictor, new: Observations, x: Float[Tensor, "n d"]) -> N
         p = _with_own_noise(p, len(new.noise))
     growth = p.growth or _growth(p)
     new = replace(new, noise=new.noise.expand(len(p.rows.noise), -1))
-    y, noise = growth.y.appended(new.y.mT), growth.noise.appended(new.noise.mT)
-    rows = Observations(x, y.rows.mT, noise.rows.mT)
+    x, y = growth.x.appended(new.x), growth.y.appended(new.y.mT)
+    noise = growth.noise.appended(new.noise.mT)
+    rows = Observations(x.rows, y.rows.mT, noise.rows.mT)
     scale = p.covariance.relevance(new.x).sqrt()
     neighbors = p.neighbors
     assert neighbors is not None, "rows join those that are indexed"
     if not isinstance(neighbors, GrowingNeighbors):
         neighbors = GrowingNeighbors.of(neighbors, p.rows.x, p.rows.y)
     neighbors = neighbors.with_points(new.x.double() * scale, rows.x, rows.y)
-    growth = replace(growth, y=y, noise=noise)
-    found = replace(p, rows=rows, neighbors=neighbors, growth=growth)
+    growth = replace(growth, x=x, y=y, noise=noise)
+    found = replace(p, rows=rows, neighbors=neighbors, merged=None, growth=growth)
     if p.features is None or growth.W is None:
         return found
     W = growth.W.appended(p.features(new.x.double()))
@@ -112,8 +112,8 @@ def _growth(p: NearPredictor) -> Growth:
         lanes = SUM_BYTES // p.features.W.itemsize
         W = GrowingTable(p.features.W, width=-(-p.features.W.shape[1] // lanes) * lanes)
     before = None if p.induced is None else InducedPosterior(p.induced.S, p.induced.b)
-    y, noise = GrowingTable(p.rows.y.mT), GrowingTable(p.rows.noise.mT)
-    return Growth(y, noise, W, before, start=len(p.rows))
+    x, y, noise = (GrowingTable(t) for t in (p.rows.x, p.rows.y.mT, p.rows.noise.mT))
+    return Growth(x, y, noise, W, before, start=len(p.rows))
 
 
 def _induced(

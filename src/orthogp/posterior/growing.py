@@ -127,11 +127,8 @@ class GrowingNeighbors:
         loose = loose[canonical_order(x[loose], y[:, loose])]
         return replace(self, points=points, loose=loose, x=x, y=y)
 
-    def nearest(
-        self, x: Float[Tensor, "m d"], count: int, without: Int[Tensor, " m"] | None = None
-    ) -> Int[Tensor, "m k"]:
+    def nearest(self, x: Float[Tensor, "m d"], count: int) -> Int[Tensor, "m k"]:
         """Which of the points are the `count` nearest to each x, the nearest first."""
-        assert without is None, "rows are left out before others join them"
         x = x.to(self.points.rows)
         height = max(1, chunk_elements(x.device) // max(1, x.shape[1] * (len(self.loose) + count)))
         parts = [self._nearest(part, min(count, len(self))) for part in x.split(height)]

@@ -20,24 +20,10 @@ from orthogp.execution.memory import chunk_elements
 from orthogp.kernel.covariance import Covariance
 from orthogp.linalg import cholesky, cholesky_failed
 from orthogp.posterior.neighbors import leaf_order
+from orthogp.posterior.observations import Observations, Removed
 
 # Relative to the prior variance: added where K_⊥NN + D has no factor, and ten times more each time.
 FIRST_JITTER, ATTEMPTS = 1e-10, 8
-
-
-@dataclass(frozen=True)
-class Observations:
-    """Rows and what was observed there, less the mean that predictions are to be added to.
-
-    `noise` is the variance of each observation; outputs that share it have one row of it.
-    """
-
-    x: Float[Tensor, "n d"]
-    y: Float[Tensor, "c n"]
-    noise: Float[Tensor, "s n"]
-
-    def __len__(self) -> int:
-        return self.x.shape[0]
 
 
 @dataclass(frozen=True)
@@ -68,33 +54,53 @@ class Features:
 
 
 @dataclass(frozen=True)
-class InducedPosterior:
-    """q(v), and what each row has contributed to it.
+class Contributions:
+    """What each observation has contributed to q(v): of its leaf B the row p_iᵀ = e_iᵀ P_B.
 
-    Without row i the precision is S̃⁻¹ − g_i g_iᵀ, and S̃⁻¹ν is less by g_i t_i; g and t are None
-    once rows have joined, and for a q(v) that is that of a basis.
+    Where the noise grows by δ and the observation moves by Δ, S̃⁻¹ is less by g gᵀ and S̃⁻¹ν by g t,
+
+        g = √κ W_B p_i,    t = √κ (p_iᵀ y_B − Δ/δ),    κ = 1 / (1/δ + P_ii).
+    """
+
+    Wp: Float[Tensor, "s n b"]
+    py: Float[Tensor, "c n"]
+    diagonal: Float[Tensor, "s n"]
+
+    def of(
+        self, place: Int[Tensor, " m"], removed: Removed
+    ) -> tuple[Float[Tensor, "s m b"], Float[Tensor, "c m"]]:
+        """g and t of the rows removed, which are at these places."""
+        root = (removed.inverse_growth + self.diagonal[:, place]).rsqrt()
+        g = root.unsqueeze(-1) * self.Wp[:, place]
+        return g, root * (self.py[:, place] - removed.relative_shift)
+
+
+@dataclass(frozen=True)
+class InducedPosterior:
+    """q(v), and what each observation has contributed to it.
+
+    The latter is None once rows have joined, and for a q(v) that is that of a basis.
     """
 
     S: Float[Tensor, "s b b"]
     b: Float[Tensor, "c b"]
-    g: Float[Tensor, "s n b"] | None = None
-    t: Float[Tensor, "c n"] | None = None
+    contributions: Contributions | None = None
 
     @property
     def mean(self) -> Float[Tensor, "c b"]:
         return (self.S @ self.b.unsqueeze(-1)).squeeze(-1)
 
     def at(
-        self, w: Float[Tensor, "s m b"], without: Int[Tensor, " m"] | None
+        self,
+        w: Float[Tensor, "s m b"],
+        without: tuple[Float[Tensor, "s m b"], Float[Tensor, "c m"]] | None = None,
     ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "s m"]]:
-        """Mean and variance of wᵀ v; `without` names for each w a row that q(v) does not know."""
+        """Mean and variance of wᵀ v; `without` are for each w the g and t that q(v) is without."""
         Sw = w @ self.S
         mean, variance = dot(w, self.mean.unsqueeze(-2)), dot(Sw, w)
         if without is None:
             return mean, variance
-        assert self.g is not None
-        assert self.t is not None
-        g, t = self.g[:, without], self.t[:, without]
+        g, t = without
         Sg = g @ self.S
         # Sherman and Morrison; leverage near one is a row that alone knows some direction.
         left = (1.0 - dot(Sg, g)).clamp_min(1e-10)
@@ -129,8 +135,9 @@ def induced_posterior(
     size, shared, dtype = features.beta.shape[0], rows.noise.shape[0], features.R.dtype
     precision = torch.eye(size, dtype=dtype, device=rows.x.device).repeat(shared, 1, 1)
     b = precision.new_zeros(len(rows.y), size)
-    g = precision.new_empty(shared, len(rows), size)
-    t = precision.new_empty(len(rows.y), len(rows))
+    Wp = precision.new_empty(shared, len(rows), size)
+    py = precision.new_empty(len(rows.y), len(rows))
+    diagonal = precision.new_empty(shared, len(rows))
     order = leaf_order(rows.x * covariance.relevance(rows.x).sqrt().to(rows.x), leaf)
     for leaves in _batches(order, leaf, size):
         x, y, W = rows.x[leaves].to(dtype), rows.y[:, leaves].to(dtype), features.W[leaves]
@@ -139,9 +146,10 @@ def induced_posterior(
         PW, Py = P @ W, (P @ y.unsqueeze(-1)).squeeze(-1)
         precision += torch.einsum("lib,slic->sbc", W, PW)
         b += torch.einsum("lib,cli->cb", W, Py)
-        root = P.diagonal(dim1=-2, dim2=-1).rsqrt()
-        g[:, leaves], t[:, leaves] = root.unsqueeze(-1) * PW, root * Py
-    return InducedPosterior(torch.cholesky_inverse(cholesky(precision)), b, g, t)
+        Wp[:, leaves], py[:, leaves] = PW, Py
+        diagonal[:, leaves] = P.diagonal(dim1=-2, dim2=-1)
+    S = torch.cholesky_inverse(cholesky(precision))
+    return InducedPosterior(S, b, Contributions(Wp, py, diagonal))
 
 
 def factor_with_noise(

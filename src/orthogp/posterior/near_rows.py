@@ -10,6 +10,7 @@ With N the k rows nearest to x, D their noise, and q(v) = N(ν, S̃) from `induc
 k = N is the exact Gaussian process, whatever β.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -26,12 +27,12 @@ from orthogp.posterior.growing import GrowingNeighbors, GrowingTable
 from orthogp.posterior.induced import (
     Features,
     InducedPosterior,
-    Observations,
     dot,
     factor_with_noise,
     induced_posterior,
 )
 from orthogp.posterior.neighbors import Neighbors
+from orthogp.posterior.observations import MergedRows, Observations, OthersNear
 from orthogp.posterior.predictor import Predictor
 
 SMALLEST_VARIANCE = 1e-10
@@ -68,6 +69,7 @@ class Growth:
     The first of the joined ones is at the place `start`.
     """
 
+    x: GrowingTable
     y: GrowingTable
     noise: GrowingTable
     W: GrowingTable | None
@@ -79,9 +81,11 @@ class Growth:
 class NearPredictor:
     """m(x) and s(x) from the `count` rows nearest to x and, where there is one, from q(v).
 
+    `rows` are at distinct inputs: all of a table at one input are one observation (`merged`).
     `base` is a posterior whose mean is added; the observations are less that mean then. `dtype` is
     that of K_⊥NN and its factor; what comes out is in float64. `growth` is there once rows have
-    joined (`conditioning`). Without `neighbors` it is told which rows are near.
+    joined (`conditioning`), which are not merged. Without `neighbors` it is told which rows are
+    near.
     """
 
     covariance: Covariance
@@ -92,6 +96,7 @@ class NearPredictor:
     induced: InducedPosterior | None
     base: Predictor | None = None
     dtype: torch.dtype = torch.float64
+    merged: MergedRows | None = None
     growth: Growth | None = None
 
     @property
@@ -100,57 +105,87 @@ class NearPredictor:
 
     @torch.no_grad()
     def marginals(
-        self, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None = None
+        self, x: Float[Tensor, "m d"]
     ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "c m"]]:
-        """Mean and variance at x; `without` names for each x a row that does not count."""
+        """Mean and variance at x."""
         with self.covariance.parameters_read_once(x):
-            parts = [self._marginals(*part) for part in zip(*self._chunks(x, without), strict=True)]
-        mean, variance = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
-        if self.base is not None:
-            mean = mean + self.base.mean(x)
-        return mean, variance.expand_as(mean)
+            parts = [self._marginals(part, self.nearest(part)) for part in self._chunks(x)]
+        mean, variance = _joined(parts)
+        return mean if self.base is None else mean + self.base.mean(x), variance
 
     @torch.no_grad()
     def marginals_given(
         self, x: Float[Tensor, "m d"], near: Int[Tensor, "m k"]
     ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "c m"]]:
         """Mean and variance at x given these rows, as if they were the nearest."""
-        parts, _ = self._chunks(x, None)
-        chosen, found = near.split(max(1, len(parts[0]))), []
         with self.covariance.parameters_read_once(x):
-            for part, rows in zip(parts, chosen, strict=True):
-                found.append(self._from_local(self._local_given(rows, part), part, None))
-        mean, variance = (torch.cat(part, dim=1) for part in zip(*found, strict=True))
-        return mean, variance.expand_as(mean)
+            parts = self._chunks(x)
+            chosen = near.split(max(1, len(parts[0])))
+            return _joined(map(self._marginals, parts, chosen))
 
+    @torch.no_grad()
     def leave_one_out(
         self, rows: Int[Tensor, " m"]
     ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "c m"]]:
-        """Mean and variance at these rows, each given all rows but itself."""
-        return self.marginals(self.rows.x[rows], rows)
+        """Mean and variance at these rows of the table, each given all rows but itself."""
+        assert self.merged is not None
+        x = self.merged.rows.x[rows]
+        with self.covariance.parameters_read_once(x):
+            others, parts = self._others(rows), self._chunks(x)
+            given, height = self._given(others), max(1, len(parts[0]))
+            chosen = zip(parts, others.near.split(height), rows.split(height), strict=True)
+            mean, variance = _joined(
+                given._marginals(part, near, self._contributed(some)) for part, near, some in chosen
+            )
+        return mean if self.base is None else mean + self.base.mean(x), variance
 
     @torch.no_grad()
     def share_of_failures(self, rows: Int[Tensor, " m"]) -> float:
         """Of these rows, each left out, those whose matrices have no factor in machine code."""
-        x, kernel = self.rows.x[rows].double(), self._compiled_kernel()
+        assert self.merged is not None
+        x, kernel = self.merged.rows.x[rows].double(), self._compiled_kernel()
         if kernel is None:
             return 0.0
+        others = self._others(rows)
         w = None if self.features is None else self.features(x)
-        return self._compiled(self.nearest(x, rows), x, w, kernel).failed.double().mean().item()
+        found = self._given(others)._compiled(others.near, x, w, kernel)
+        return found.failed.double().mean().item()
+
+    def _others(self, rows: Int[Tensor, " m"]) -> OthersNear:
+        """What is near these rows of the table but themselves."""
+        assert self.merged is not None
+        assert isinstance(self.neighbors, Neighbors)
+        return self.merged.others_near(self.neighbors, rows, self.count)
+
+    def _given(self, others: OthersNear) -> "NearPredictor":
+        """The predictor for the rows among which those are."""
+        if others.rows is self.rows:
+            return self
+        features = self.features
+        if features is not None:
+            features = replace(features, W=features.W[others.source])
+        return computing_in(replace(self, rows=others.rows, features=features), self.dtype)
+
+    def _contributed(
+        self, rows: Int[Tensor, " m"]
+    ) -> tuple[Float[Tensor, "s m b"], Float[Tensor, "c m"]] | None:
+        """What q(v) has from each of these rows of the table."""
+        if self.induced is None or self.merged is None:
+            return None
+        assert self.induced.contributions is not None
+        return self.induced.contributions.of(self.merged.place[rows], self.merged.removed(rows))
 
     @torch.no_grad()
-    def nearest(
-        self, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None = None
-    ) -> Int[Tensor, "m k"]:
+    def nearest(self, x: Float[Tensor, "m d"]) -> Int[Tensor, "m k"]:
         scaled = x.double() * self.covariance.relevance(x).sqrt()
         assert self.neighbors is not None, "rows that are not indexed are given"
-        return self.neighbors.nearest(scaled, self.count, without)
+        return self.neighbors.nearest(scaled, self.count)
 
     @torch.no_grad()
     def full_covariance(self, x: Float[Tensor, "m d"]) -> Float[Tensor, "c m m"]:
         """The joint covariance at x: that of what is left of f_⊥(x_i) once c_iᵀ y_N is known."""
         x = x.to(self.device, torch.float64)
-        local = [self._local(part) for part in self._chunks(x, None)[0]]
+        local = [self._local(self.nearest(part), part) for part in self._chunks(x)]
         near = torch.cat([part.near for part in local])
         c = torch.cat([part.c for part in local], dim=1)
         w = None if self.features is None else self.features(x)
@@ -193,26 +228,22 @@ class NearPredictor:
         return K if w_x is None or w_z is None else K - w_x @ w_z.mT
 
     def _marginals(
-        self, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None
-    ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "s m"]]:
-        return self._from_local(self._local(x, without), x, without)
-
-    def _from_local(
-        self, local: _Local, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None
-    ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "s m"]]:
+        self,
+        x: Float[Tensor, "m d"],
+        near: Int[Tensor, "m k"],
+        without: tuple[Float[Tensor, "s m b"], Float[Tensor, "c m"]] | None = None,
+    ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "c m"]]:
+        """Mean and variance; `without` is for each x what q(v) does not know."""
+        local = self._local(near, x)
         mean, variance = dot(local.c, self.rows.y[:, local.near].double()), local.variance
         if self.induced is not None:
             assert local.w is not None
             along, spread = self.induced.at(local.w, without)
             mean, variance = mean + along, variance + spread
-        return mean, torch.maximum(
-            variance, SMALLEST_VARIANCE * self.covariance.diagonal(x.double())
-        )
+        least = SMALLEST_VARIANCE * self.covariance.diagonal(x.double())
+        return mean, torch.maximum(variance, least).expand_as(mean)
 
-    def _local(self, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None = None) -> _Local:
-        return self._local_given(self.nearest(x, without), x)
-
-    def _local_given(self, near: Int[Tensor, "m k"], x: Float[Tensor, "m d"]) -> _Local:
+    def _local(self, near: Int[Tensor, "m k"], x: Float[Tensor, "m d"]) -> _Local:
         x = x.double()
         w = None if self.features is None else self.features(x)
         kernel = self._compiled_kernel()
@@ -298,28 +329,36 @@ class NearPredictor:
             width = max(width, self.count, 0 if self.features is None else len(self.features.beta))
         return max(1, chunk_elements(self.device) // (self.count * width))
 
-    def _chunks(
-        self, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None
-    ) -> tuple[tuple[Tensor, ...], tuple[Tensor | None, ...]]:
+    def _chunks(self, x: Float[Tensor, "m d"]) -> tuple[Tensor, ...]:
         height = self._height(compiled=self._compiled_kernel() is not None)
-        parts = x.to(self.device).split(height)
-        return parts, (None,) * len(parts) if without is None else without.split(height)
+        return x.to(self.device).split(height)
+
+
+def _joined(parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    mean, variance = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+    return mean, variance
 
 
 def near_predictor(
     covariance: Covariance,
-    rows: Observations,
+    merged: MergedRows,
     count: int,
     features: Features | None,
     base: Predictor | None = None,
 ) -> NearPredictor:
-    """The predictor for these rows, `features` being those at their x; None for near rows alone."""
+    """The predictor for these rows; `features` are of their distinct inputs.
+
+    None are for near rows alone.
+    """
+    rows = merged.distinct
     with torch.no_grad(), covariance.parameters_read_once(rows.x):
         neighbors = Neighbors(rows.x.double() * covariance.relevance(rows.x).sqrt())
         induced = None
         if features is not None:
             induced = induced_posterior(covariance, features, rows, leaf=count)
-    found = NearPredictor(covariance, rows, count, neighbors, features, induced, base)
+    found = NearPredictor(
+        covariance, rows, count, neighbors, features, induced, base, merged=merged
+    )
     wide = computing_in(found, torch.float64)
     if rows.x.dtype != torch.float32 or len(rows) < 2:
         return wide
@@ -341,7 +380,9 @@ def computing_in(p: NearPredictor, dtype: torch.dtype) -> NearPredictor:
 
 def _rounding_is_small(narrow: NearPredictor, wide: NearPredictor) -> bool:
     """Whether the two agree at some of the rows, each given the others."""
-    rows = torch.arange(0, len(wide.rows), -(-len(wide.rows) // PROBES), device=wide.device)
+    assert wide.merged is not None
+    table = wide.merged.rows
+    rows = torch.arange(0, len(table), -(-len(table) // PROBES), device=wide.device)
     moments = wide.leave_one_out(rows)
     try:
         if narrow.share_of_failures(rows) > MOST_FAILURES:
@@ -349,7 +390,7 @@ def _rounding_is_small(narrow: NearPredictor, wide: NearPredictor) -> bool:
         others = narrow.leave_one_out(rows)
     except NumericalError:
         return False
-    return moves_little(moments, others, wide.rows.noise[:, rows])
+    return moves_little(moments, others, table.noise[:, rows])
 
 
 def moves_little(

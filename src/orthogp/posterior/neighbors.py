@@ -1,7 +1,6 @@
 """The rows nearest to a point, exactly: by a tree, or by the distances to all of them."""
 
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -27,67 +26,13 @@ MARGIN = 8
 ROOM = 2
 # Distances beyond are not for float32.
 FARTHEST = 1e18
-# Points are searched as runs of equal ones where runs are fewer than this share of them.
-MOST_RUNS = 0.9
 
 
 class Neighbors:
-    """Finds the nearest of some points, by the Euclidean distance.
-
-    Of equal points that follow one another the first are the nearest.
-    """
+    """Finds the nearest of some points, which are seldom equal, by the Euclidean distance."""
 
     def __init__(self, points: Float[Tensor, "n d"]):
         self.points = points = points.double()
-        runs = Runs.of(points)
-        self.runs = runs if len(runs.first) < MOST_RUNS * len(points) else None
-        self.search = Search(points if self.runs is None else points[self.runs.first])
-
-    def __len__(self) -> int:
-        return self.points.shape[0]
-
-    def nearest(
-        self, x: Float[Tensor, "m d"], count: int, without: Int[Tensor, " m"] | None = None
-    ) -> Int[Tensor, "m k"]:
-        """Which of the points are the `count` nearest to each x, the nearest first.
-
-        `without` names for each x a point that does not count, as a row is none of its own
-        neighbours. There are fewer than `count` where there are no more points.
-        """
-        count = min(count + (0 if without is None else 1), len(self))
-        found = self.search.nearest(x.to(self.points), min(count, len(self.search)))
-        if self.runs is not None:
-            found = self.runs.places(found, count)
-        return found if without is None else _dropped(found, without)
-
-
-class Runs(NamedTuple):
-    """Equal points that follow one another: where the first one is, and how many there are."""
-
-    first: Int[Tensor, " r"]
-    size: Int[Tensor, " r"]
-
-    @staticmethod
-    def of(points: Float[Tensor, "n d"]) -> "Runs":
-        begins = torch.ones(len(points), dtype=torch.bool, device=points.device)
-        begins[1:] = (points[1:] != points[:-1]).any(1)
-        first = begins.nonzero().squeeze(1)
-        return Runs(first, torch.diff(first, append=first.new_tensor([len(points)])))
-
-    def places(self, found: Int[Tensor, "m r"], count: int) -> Int[Tensor, "m k"]:
-        """The places of the first `count` points of these runs, one run after the other."""
-        size = self.size[found]
-        stop = size.cumsum(1)
-        number = torch.arange(count, device=found.device).expand(len(found), -1).contiguous()
-        run = torch.searchsorted(stop, number, right=True)
-        return number + (self.first[found] - (stop - size)).gather(1, run)
-
-
-class Search:
-    """Finds the nearest of some points, which are seldom equal."""
-
-    def __init__(self, points: Float[Tensor, "n d"]):
-        self.points = points
         self.centre = points.mean(0)
         self.tree = self.compiled = None
         count, columns = points.shape
@@ -119,7 +64,11 @@ class Search:
         return self.points.shape[0]
 
     def nearest(self, x: Float[Tensor, "m d"], count: int) -> Int[Tensor, "m k"]:
-        """Which of the points are the `count` nearest to each x, the nearest first."""
+        """Which of the points are the `count` nearest to each x, the nearest first.
+
+        There are fewer than `count` where there are no more points.
+        """
+        x, count = x.to(self.points), min(count, len(self))
         if self.tree is not None:
             _, found = self.tree.query(x.numpy(), count, workers=-1)
             return torch.from_numpy(found).reshape(len(x), count).long()
@@ -245,13 +194,6 @@ def smallest(values: Float[Tensor, "m n"], count: int) -> Int[Tensor, "m k"]:
     candidates = (groups.unsqueeze(1) + places).flatten(1)
     chosen = grouped.gather(1, candidates).topk(count, largest=False, sorted=False).indices
     return candidates.gather(1, chosen)
-
-
-def _dropped(found: Int[Tensor, "m k"], without: Int[Tensor, " m"]) -> Int[Tensor, "m l"]:
-    """Without one of each row: the one named, or the last where that one was not found."""
-    drop = found == without.unsqueeze(1)
-    drop[:, -1] |= ~drop.any(1)
-    return found[~drop].reshape(len(found), found.shape[1] - 1)
 
 
 def canonical_order(x: Float[Tensor, "n d"], y: Float[Tensor, "c n"]) -> Int[Tensor, " n"]:

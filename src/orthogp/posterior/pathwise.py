@@ -177,7 +177,7 @@ def _local(p: NearPredictor, x: Float[Tensor, "m d"]) -> Local:
     if not _by_machine_code(p, x):
         return local(p, x)
     with torch.no_grad():
-        found, w = p._local(x), None if p.features is None else p.features(x)
+        found, w = p._local(p.nearest(x), x), None if p.features is None else p.features(x)
     # Functions do not need k_⊥Nx.
     return Local(found.near, found.c, found.c[0], w, found.w)
 

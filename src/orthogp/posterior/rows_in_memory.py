@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from orthogp.posterior.growing import GrowingTable, Uncopied
-from orthogp.posterior.induced import Observations
+from orthogp.posterior.observations import Observations
 
 # Noise is divided by the weight, and must stay a number.
 SMALLEST_WEIGHT = 1e-15

@@ -20,9 +20,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from orthogp.kernel.covariance import Covariance
-from orthogp.posterior.induced import Observations
 from orthogp.posterior.near_rows import NearPredictor, near_predictor
 from orthogp.posterior.neighbors import canonical_order
+from orthogp.posterior.observations import MergedRows, Observations
 from orthogp.posterior.predictor import Predictor
 from orthogp.posterior.stored_rows import StoredPredictor
 
@@ -97,4 +97,5 @@ class SiteRows(nn.Module):
     def correction(self) -> NearPredictor:
         noise = self.noise.expand(1, len(self.x))
         rows = Observations(self.x, self.residual.double(), noise)
-        return near_predictor(Covariance(self.kernel), rows, self.count, features=None)
+        merged = MergedRows.of_ordered(rows)
+        return near_predictor(Covariance(self.kernel), merged, self.count, features=None)

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from orthogp.errors import ConfigurationError
 from orthogp.kernel.covariance import Covariance
 from orthogp.posterior.cells import Cells
-from orthogp.posterior.induced import Features, InducedPosterior, Observations
+from orthogp.posterior.induced import Features, InducedPosterior
 from orthogp.posterior.near_rows import NearPredictor, computing_in
+from orthogp.posterior.observations import Observations
 from orthogp.posterior.row_store import RowStore
 from orthogp.posterior.rows_in_memory import SMALLEST_WEIGHT
 

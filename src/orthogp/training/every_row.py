@@ -22,9 +22,10 @@ from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP
 from orthogp.posterior import AnyPredictor, NaturalGaussian, NearPredictor, NearRows, Orthogonal
 from orthogp.posterior.all_rows import Solution, solve_all_rows
-from orthogp.posterior.induced import Features, Observations
+from orthogp.posterior.induced import Features
 from orthogp.posterior.kernel_matrix import KernelMatrix, fits_in_memory
 from orthogp.posterior.near_rows import near_predictor
+from orthogp.posterior.observations import MergedRows, Observations
 from orthogp.posterior.optimum import leave_one_out
 from orthogp.posterior.solve import solve_gaussian
 from orthogp.training.batches import Rows
@@ -123,7 +124,7 @@ def condition_on_rows(
         if best is None or found_score > best_score + LEAST_GAIN:
             best, best_score = found, found_score
     assert best is not None
-    products = _affordable_products(table.rows.x)
+    products = _affordable_products(table.merged.distinct.x)
     if all_rows is False or (all_rows is None and products < FEWEST_PRODUCTS):
         return best
     near, products = best.model.near, max(products, FEWEST_PRODUCTS)
@@ -158,7 +159,7 @@ class _Trial:
 
 
 class RowTable:
-    """The rows of a model as observations, and those of them that are left out."""
+    """The rows of a model as observations, in canonical order, and those of them left out."""
 
     def __init__(self, model: VariationalGP, rows: Rows, chosen: Int[Tensor, " m"]):
         self.model, self.device = model, model.basis.beta.device
@@ -167,12 +168,18 @@ class RowTable:
         with torch.no_grad():
             y = latents_first(self.rows.y).double()
             y = y - model.prior_mean(self.rows.x.double())
-        self.observed = self._observations(self.near_rows(y, count=0))
+        self.merged = self._merged(self.near_rows(y, count=0))
         factor = model.basis.factor(model.covariance, model.jitter, robust=True)
-        precision = self.observed.noise.reciprocal().expand_as(y)
+        observed = self.merged.distinct
+        precision = observed.noise.reciprocal().expand_as(observed.y)
         # q(f_β) of the variational posterior, which the bound is of.
-        solve_gaussian(model.basis, model.covariance, factor, self.rows.x, y, precision)
+        solve_gaussian(model.basis, model.covariance, factor, observed.x, observed.y, precision)
         self.factor = factor
+
+    @property
+    def observed(self) -> Observations:
+        """What was observed at every row."""
+        return self.merged.rows
 
     def near_rows(
         self, y: Float[Tensor, "c n"], count: int, on_mean: bool = False, on_beta: bool = True
@@ -198,10 +205,13 @@ class RowTable:
         The search for weights begins at those in `start`.
         """
         half_time = 0.5 * (time.monotonic() + deadline)
-        found = self._solve(max_products, half_time, start, self._absent)
-        mean, variance = self._absent_given(found.residual, count, on_beta)
-        by_weights = self.observed.y - found.residual
-        left_out = self.left_out(self._absent, mean + by_weights[:, self._absent], variance)
+        rows, empty = self.merged.without(self._absent)
+        found = self._solve(rows, max_products, half_time, start, empty)
+        solved = rows.y - found.residual
+        mean, variance = self._absent_given(self._less(solved), count, on_beta)
+        # (K + D) α is solved for, and K α predicts.
+        predicted = (solved - rows.noise * found.weights)[:, self.merged.place[self._absent]]
+        left_out = self.left_out(self._absent, mean + predicted, variance)
         return _Trial(found.weights, found.converged, count, on_beta, left_out)
 
     def without_some_by_near_rows(self, count: int, on_beta: bool) -> LeftOut:
@@ -223,11 +233,12 @@ class RowTable:
         """Mean and variance at the rows left out together, where y is observed at the others."""
         present = torch.ones(len(self.rows), dtype=torch.bool, device=self.device)
         present[self._absent] = False
-        observed, features = self.observed, None
-        rows = Observations(observed.x[present], y[:, present], observed.noise[:, present])
+        merged = MergedRows.of_ordered(replace(self.observed, y=y)[present])
+        features = None
         if on_beta:
-            features = replace(self.features, W=self.features.W[present])
-        predictor = near_predictor(self.model.covariance, rows, count, features)
+            place = self.merged.place[present][merged.first]
+            features = replace(self.features, W=self.features.W[place])
+        predictor = near_predictor(self.model.covariance, merged, count, features)
         return predictor.marginals(self.rows.x[self._absent])
 
     def with_all_rows(
@@ -238,26 +249,33 @@ class RowTable:
         Weights that had not converged in the trial are better now, so that it would calibrate by
         errors that are too large: it goes on from these.
         """
-        found = self._solve(max_products, deadline, trial.weights)
+        rows = self.merged.distinct
+        found = self._solve(rows, max_products, deadline, trial.weights)
         if not trial.converged and time.monotonic() < deadline:
             products = max(1, max_products // 2)
             again = self.without_some(trial.count, trial.on_beta, products, deadline, found.weights)
             # With few products it may not come as far as it was.
             trial = max(trial, again, key=lambda t: score(t.left_out))
-        near = self.near_rows(found.residual, trial.count, on_mean=True, on_beta=trial.on_beta)
+        left = self._less(rows.y - found.residual)
+        near = self.near_rows(left, trial.count, on_mean=True, on_beta=trial.on_beta)
         model, predictor = self._model(near), self._predictor(near)
-        _set_all_rows(model, self.observed, found)
+        _set_all_rows(model, rows.x, found)
         return Conditioned(model, replace(predictor, base=model.condensed()), trial.left_out)
+
+    def _less(self, at_inputs: Float[Tensor, "c r"]) -> Float[Tensor, "c n"]:
+        """What every row has beyond these numbers at the distinct inputs."""
+        return self.observed.y - at_inputs[:, self.merged.place]
 
     def _solve(
         self,
+        rows: Observations,
         max_products: int,
         deadline: float,
         start: Float[Tensor, "c n"] | None = None,
         absent: Int[Tensor, " m"] | None = None,
     ) -> Solution:
         return solve_all_rows(
-            self.model.covariance, self.features, self.observed, max_products=max_products,
+            self.model.covariance, self.features, rows, max_products=max_products,
             deadline=None if deadline == math.inf else deadline, start=start,
             matrix=self._matrix, absent=absent,
         )  # fmt: skip
@@ -265,7 +283,7 @@ class RowTable:
     @cached_property
     def _matrix(self) -> KernelMatrix:
         """Of all rows; every solution has it."""
-        return KernelMatrix(self.model.covariance, self.rows.x)
+        return KernelMatrix(self.model.covariance, self.merged.distinct.x)
 
     def left_out(self, chosen: Int[Tensor, " m"], mean: Tensor, variance: Tensor) -> LeftOut:
         x, y = self.rows.x[chosen], self.rows.y[chosen]
@@ -275,19 +293,20 @@ class RowTable:
         scale = None if scale is None else latents_first(scale[chosen]).double()
         return LeftOut(y, mean, variance.expand_as(mean), chosen, scale)
 
-    def _observations(self, near: NearRows) -> Observations:
+    def _merged(self, near: NearRows) -> MergedRows:
         assert isinstance(self.model.likelihood, Gaussian)
-        return near.observations(self.model.likelihood.likelihood.noise)
+        noise = self.model.likelihood.likelihood.noise
+        return MergedRows.of_ordered(near.observations(noise))
 
     @cached_property
     def features(self) -> Features:
         R = self.factor.R.detach()
-        return Features.of(self.model.covariance, self.model.basis.beta, R, self.rows.x)
+        x = self.merged.distinct.x
+        return Features.of(self.model.covariance, self.model.basis.beta, R, x)
 
     def _predictor(self, near: NearRows) -> NearPredictor:
-        observed = self._observations(near)
         features = self.features if near.on_beta else None
-        return near_predictor(self.model.covariance, observed, near.count, features)
+        return near_predictor(self.model.covariance, self._merged(near), near.count, features)
 
     def _model(self, near: NearRows) -> VariationalGP:
         m = self.model
@@ -295,15 +314,15 @@ class RowTable:
 
 
 @torch.no_grad()
-def _set_all_rows(model: VariationalGP, rows: Observations, solution: Solution) -> None:
+def _set_all_rows(model: VariationalGP, x: Float[Tensor, "n d"], solution: Solution) -> None:
     """γ = X and a_γ = α, with ν = u: the mean of the basis is k_xX α."""
     basis = deepcopy(model.basis)
     assert isinstance(basis, Orthogonal)
     factor = basis.factor(model.covariance, model.jitter, robust=True)
     S = basis.coefficients(basis.project(model.covariance, factor, basis.beta[:0].double())).S
-    model.basis = basis.with_more(rows.x.to(basis.beta))
+    model.basis = basis.with_more(x.to(basis.beta))
     model.basis.a_gamma.copy_(solution.weights)
     beta = basis.beta.double()
-    at_beta = model.covariance.matvec(beta, rows.x.double(), solution.weights)
+    at_beta = model.covariance.matvec(beta, x.double(), solution.weights)
     assert isinstance(model.basis.q, NaturalGaussian)
     model.basis.q.set_whitened(factor, at_beta @ factor.R.mT, S)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orthogp.kernel.covariance import Covariance
-from orthogp.posterior.induced import Observations
 from orthogp.posterior.near_rows import near_predictor
+from orthogp.posterior.observations import MergedRows, Observations
 
 Array = NDArray[np.float64]
 
@@ -124,7 +124,7 @@ def left_out_errors(
     The targets are y, and y less the trend of the rows outside of each fold. Rows that are left out
     are predicted from those near them.
     """
-    near = near_predictor(covariance, targets, min(NEAR, len(targets) - 1), None)
+    near = near_predictor(covariance, MergedRows.of_ordered(targets), NEAR, None)
     here = chosen.to(targets.x.device)
     mean, variance = near.leave_one_out(here)
     errors = (targets.y[:, here] - mean).cpu().numpy()

@@ -22,6 +22,7 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.kernel.grouped import add_inputs
 from orthogp.likelihoods import Likelihood
 from orthogp.posterior.neighbors import Neighbors
+from orthogp.posterior.observations import MergedRows, Observations, OthersNear
 from orthogp.training.batches import Rows
 from orthogp.training.curved_map import CHUNK, CurvedMap, InputMap, second_outputs
 from orthogp.training.hyperparameters import SMALLEST, climb
@@ -111,6 +112,12 @@ class MapSearch:
         self.constant = best_constant(likelihood, self.train, generator)
         mean = self.constant.unsqueeze(1).expand(-1, len(self.x))
         self.gradient = site_gradients(likelihood, self.train, mean, torch.zeros_like(mean))
+        self.merged = self._merged()
+
+    def _merged(self) -> MergedRows:
+        """The rows that are trained on, with sites that share a noise, which here is one."""
+        noise = torch.ones_like(self.gradient[:1])
+        return MergedRows.of(Observations(self.x, self.gradient, noise))
 
     def with_inputs(self, inputs: Callable[[Tensor], Tensor]) -> "MapSearch":
         """The same of rows with these functions of x as inputs."""
@@ -119,6 +126,7 @@ class MapSearch:
             replace(rows, x=inputs(rows.x.double())) for rows in (self.train, self.held_out)
         )
         found.x = found.train.x
+        found.merged = found._merged()
         return found
 
     @property
@@ -137,18 +145,20 @@ class MapSearch:
 
         False where that leads nowhere.
         """
-        every = pool = near = torch.arange(len(self.x), device=self.x.device)
+        every = pool = torch.arange(len(self.x), device=self.x.device)
+        others = self._others_near(c, pool[:0])
 
         def objective(step: int) -> Tensor:
-            nonlocal pool, near
+            nonlocal pool, others
             if step % REFRESH == 0:
                 pool = random_rows(every, POOL * self.batch, self.generator)
-                near = self._near(c, self.x[pool], pool)
+                others = self._others_near(c, pool)
             chosen = torch.randint(len(pool), (self.batch,), generator=self.generator)
-            drawn = torch.rand(len(chosen), near.shape[1], generator=self.generator).argsort(1)
+            width = others.near.shape[1]
+            drawn = torch.rand(len(chosen), width, generator=self.generator).argsort(1)
             chosen, drawn = chosen.to(pool.device), drawn[:, :NEAR].to(pool.device)
-            rows = pool[chosen]
-            mean = self._mean(c, self.x[rows], near[chosen].gather(1, drawn))
+            rows, near = pool[chosen], others.near[chosen].gather(1, drawn)
+            mean = self._mean(c, self.x[rows], others.rows, near)
             density = self._density(self.train, rows, mean)
             return density.mean() - c.negative_log_prior() / len(self.x)
 
@@ -161,10 +171,10 @@ class MapSearch:
     def _judge(self, c: Candidate) -> Float[Tensor, " h"]:
         """The densities of the held-out rows, their latents times the factor that suits most."""
         try:
-            x = self.held_out.x.double()
-            near = self._near(c, x)
-            parts = zip(x.split(CHUNK), near.split(CHUNK), strict=True)
-            mean = torch.cat([self._mean(c, *part) for part in parts], dim=1)
+            x, given = self.held_out.x.double(), self.merged.distinct
+            found = self._neighbors(c).nearest(self._seen(c, x), 2 * NEAR)
+            parts = zip(x.split(CHUNK), found.split(CHUNK), strict=True)
+            mean = torch.cat([self._mean(c, part, given, near) for part, near in parts], dim=1)
         except NumericalError:
             return torch.full((len(self.held_out),), -math.inf, device=self.x.device)
         every = torch.arange(len(x), device=x.device)
@@ -172,17 +182,18 @@ class MapSearch:
         return max(found, key=lambda density: float(density.mean()))
 
     def _mean(
-        self, c: Candidate, x: Float[Tensor, "m d"], near: Int[Tensor, "m k"]
+        self, c: Candidate, x: Float[Tensor, "m d"], given: Observations, near: Int[Tensor, "m k"]
     ) -> Float[Tensor, "c m"]:
-        """The latents at x, given the gradients of the rows near each."""
-        # Many rows are near several: each is mapped once.
+        """The latents at x, given the gradients of the sites near each."""
+        # Many sites are near several x: each is mapped once.
         rows, place = near.unique(return_inverse=True)
-        z, z_near = c.mapped(torch.cat([x, self.x[rows]])).tensor_split([len(x)])
+        z, z_near = c.mapped(torch.cat([x, given.x[rows]])).tensor_split([len(x)])
         noise, weight = c.logs.exp()
         noise = noise.view(1, 1)
-        spread = noise.unsqueeze(-1).expand(1, *near.shape)
-        gradient = self.gradient[:, near]
-        correction, _ = left_out_moments(c.covariance, z, noise, z_near[place], gradient, spread)
+        near_noise = noise.unsqueeze(-1) * given.noise[:, near]
+        correction, _ = left_out_moments(
+            c.covariance, z, noise, z_near[place], given.y[:, near], near_noise
+        )
         return c.constant.unsqueeze(1) + weight * correction
 
     def _density(
@@ -192,11 +203,16 @@ class MapSearch:
         return clamped_density(self.likelihood, some, mean, torch.zeros_like(mean))
 
     @torch.no_grad()
-    def _near(
-        self, c: Candidate, x: Float[Tensor, "m d"], without: Int[Tensor, " m"] | None = None
-    ) -> Int[Tensor, "m k"]:
-        """Of the rows that are trained on the nearest to each x, twice as many as predict it."""
-        points, x = (torch.cat([c.mapped(p) for p in t.split(CHUNK)]) for t in (self.x, x))
-        scale = c.covariance.relevance(points).sqrt()
-        count = min(2 * NEAR, len(points) - 1)
-        return Neighbors(points * scale).nearest(x * scale, count, without)
+    def _others_near(self, c: Candidate, rows: Int[Tensor, " m"]) -> OthersNear:
+        """The sites nearest to each of the rows trained on, twice as many as predict it."""
+        return self.merged.others_near(self._neighbors(c), rows, 2 * NEAR)
+
+    @torch.no_grad()
+    def _neighbors(self, c: Candidate) -> Neighbors:
+        return Neighbors(self._seen(c, self.merged.distinct.x))
+
+    @torch.no_grad()
+    def _seen(self, c: Candidate, x: Float[Tensor, "m d"]) -> Float[Tensor, "m z"]:
+        """Inputs in units in which their distances are those of the kernel."""
+        points = torch.cat([c.mapped(part) for part in x.split(CHUNK)])
+        return points * c.covariance.relevance(points).sqrt()

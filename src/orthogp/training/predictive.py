@@ -38,8 +38,8 @@ from orthogp.execution.memory import affordable_bytes
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods.targets import latents_first
 from orthogp.posterior import NearPredictor
-from orthogp.posterior.induced import Observations
 from orthogp.posterior.neighbors import Neighbors
+from orthogp.posterior.observations import MergedRows, Observations
 from orthogp.posterior.optimum import leave_one_out as exact_leave_one_out
 from orthogp.training.batches import Rows
 from orthogp.training.evidence import log_evidence
@@ -175,6 +175,14 @@ class _Search:
         self.noise_scale = (
             None if scale is None else latents_first(scale).to(self.device, torch.float64)
         )
+        # Relative to σ².
+        noise = torch.ones_like(self.y[:1]) if self.noise_scale is None else self.noise_scale
+        noise = noise if self.weight is None else noise / self.weight
+        self.merged = merged = MergedRows.of(Observations(self.x, self.y, noise))
+        # Of the rows at each distinct input, how many there are and how they differ.
+        weight = torch.ones_like(self.y[:1]) if self.weight is None else self.weight.unsqueeze(0)
+        self.number = merged.total(weight)[0]
+        self.spread = merged.total((self.y - merged.distinct.y[:, merged.place]).square() / noise)
         self.centres = None if centres is None else centres.to(self.device)
         self.exact = centres is None and len(self.x) <= self._on_device(MOST_EXACT)
         self._choose_judged()
@@ -303,18 +311,19 @@ class _Search:
             self._neighbors = self._tree()
         chosen = self._sample(1, None if self.centres is None else len(self.others))
         chosen = chosen if self.centres is None else self.others[chosen]
-        centre = self._neighbors.points[chosen]
-        return self._evidence(self._neighbors.nearest(centre, self._on_device(BLOCK_ROWS))[0])
+        centre = self._neighbors.points[self.merged.place[chosen]]
+        inputs = self._neighbors.nearest(centre, self._on_device(BLOCK_ROWS))[0]
+        return self._evidence_at_inputs(inputs)
 
     def leave_one_out(self, step: int, batch: int | None = None) -> Tensor:
         batch = batch or self._on_device(BATCH)
         if step % REFRESH == 0:
             self._pool = self.others[self._sample(POOL * batch, len(self.others))]
-            self._near = self._nearest(self._pool, NEAR)
+            self._given = self.merged.others_near(self._tree(), self._pool, NEAR)
         chosen = torch.randint(len(self._pool), (batch,), generator=self.generator)
         chosen = chosen.to(self.device)
         rows = self._pool[chosen]
-        mean, variance = self._moments(rows, self._near[chosen])
+        mean, variance = self._moments(rows, self._given.rows, self._given.near[chosen])
         density = log_normal(self.y[:, rows] - mean, variance).sum(0)
         if self.weight is not None:
             density = density * self.weight[rows]
@@ -343,40 +352,37 @@ class _Search:
         return _Judgement(density, score if math.isfinite(score) else -math.inf)
 
     def _judged_moments(self) -> tuple[Float[Tensor, "c m"], Float[Tensor, "c m"]]:
-        weight = torch.ones_like(self.y[0]) if self.weight is None else self.weight
-        rows = Observations(self._inputs().to(self.x), self.y, self._noise() / weight)
-        near = NearPredictor(self.covariance, rows, NEAR_JUDGED, self._tree(), None, None)
+        noise = self.hyperparameters.noise.unsqueeze(-1)
+
+        def observed(part: Observations) -> Observations:
+            x = self.hyperparameters.mapped(part.x.double()).to(part.x)
+            return Observations(x, part.y, noise * part.noise)
+
+        rows, distinct = observed(self.merged.rows), observed(self.merged.distinct)
+        merged = replace(self.merged, rows=rows, distinct=distinct)
+        near = NearPredictor(
+            self.covariance, distinct, NEAR_JUDGED, self._tree(), None, None, merged=merged
+        )
         mean, variance = near.leave_one_out(self.judged)
         return mean, variance + self._noise(self.judged)
 
     def _exactly_left_out(self) -> tuple[Float[Tensor, "c n"], Float[Tensor, "s n"]]:
-        """Of every row given those at other inputs: from its copies any values would predict it.
-
-        Rows at one input count as their mean, whose noise is less by their number.
-        """
-        noise = self.hyperparameters.noise.unsqueeze(-1)
-        x, place = self.x.unique(dim=0, return_inverse=True)
-        x = self.hyperparameters.mapped(x.double())
-        weight = torch.ones_like(self.y[:1]) if self.weight is None else self.weight.unsqueeze(0)
-        weight = weight if self.noise_scale is None else weight / self.noise_scale
-        total = weight.new_zeros(len(weight), len(x)).index_add_(1, place, weight)
-        y = self.y.new_zeros(len(self.y), len(x)).index_add_(1, place, weight * self.y) / total
-        mean, variance = exact_leave_one_out(self.covariance, x, y, noise / total)
-        return mean[:, place], variance[:, place] + self._noise()
+        """Of every row given those at other inputs: from its copies any values would predict it."""
+        noise, merged = self.hyperparameters.noise.unsqueeze(-1), self.merged
+        x = self.hyperparameters.mapped(merged.distinct.x.double())
+        mean, variance = exact_leave_one_out(
+            self.covariance, x, merged.distinct.y, noise * merged.distinct.noise
+        )
+        return mean[:, merged.place], variance[:, merged.place] + self._noise()
 
     def _moments(
-        self, rows: Int[Tensor, " m"], near: Int[Tensor, "m k"]
+        self, rows: Int[Tensor, " m"], given: Observations, near: Int[Tensor, "m k"]
     ) -> tuple[Float[Tensor, "c m"], Float[Tensor, "s m"]]:
-        """Mean and variance of rows given those near each."""
-        noise = self.hyperparameters.noise.unsqueeze(-1)
-        noise_near = noise.unsqueeze(-1).expand(-1, *near.shape)
-        if self.noise_scale is not None:
-            noise_near = noise_near * self.noise_scale[:, near]
-        if self.weight is not None:
-            noise_near = noise_near / self.weight[near]
-        x, x_near = self._inputs(rows), self._inputs(near)
+        """Mean and variance of rows, each given some observations with a noise relative to σ²."""
+        noise = self.hyperparameters.noise.reshape(-1, 1, 1) * given.noise[:, near]
+        x, x_near = (self.hyperparameters.mapped(t.double()) for t in (self.x[rows], given.x[near]))
         return left_out_moments(
-            self.covariance, x, self._noise(rows), x_near, self.y[:, near], noise_near
+            self.covariance, x, self._noise(rows), x_near, given.y[:, near], noise
         )
 
     def _noise(self, rows: Int[Tensor, " m"] | slice = slice(None)) -> Float[Tensor, "s #m"]:
@@ -387,11 +393,22 @@ class _Search:
     def _evidence(self, rows: Int[Tensor, " m"]) -> Tensor:
         weight = None if self.weight is None else self.weight[rows]
         scale = None if self.noise_scale is None else self.noise_scale[:, rows]
+        x = self.hyperparameters.mapped(self.x[rows].double())
         value = log_evidence(
-            self.covariance, self.hyperparameters.noise, self._inputs(rows), self.y[:, rows],
-            weight, scale,
-        )  # fmt: skip
+            self.covariance, self.hyperparameters.noise, x, self.y[:, rows], weight, scale
+        )
         return value / len(rows) + self._log_prior()
+
+    def _evidence_at_inputs(self, inputs: Int[Tensor, " m"]) -> Tensor:
+        """That of all rows at some distinct inputs, up to a constant."""
+        at, total = self.merged.distinct[inputs], self.number[inputs].sum()
+        x = self.hyperparameters.mapped(at.x.double())
+        noise = self.hyperparameters.noise
+        value = log_evidence(self.covariance, noise, x, at.y, noise_scale=at.noise)
+        # Rows at one input differ by noise alone.
+        within = (total - len(inputs)) * noise.log() + self.spread[:, inputs].sum(1) / noise
+        value = value - 0.5 * within.expand(len(at.y)).sum()
+        return value / total + self._log_prior()
 
     def _log_prior(self) -> Tensor:
         """A row's share of it."""
@@ -405,14 +422,8 @@ class _Search:
         order = torch.randperm(among or len(self.x), generator=self.generator)
         return order[:count].to(self.device)
 
-    def _nearest(self, rows: Int[Tensor, " m"], count: int) -> Int[Tensor, "m k"]:
-        tree = self._tree()
-        return tree.nearest(tree.points[rows], count, rows)
-
     @torch.no_grad()
     def _tree(self) -> Neighbors:
-        return Neighbors(self._inputs() * self.covariance.relevance(self.x).sqrt())
-
-    def _inputs(self, rows: Int[Tensor, "*m"] | slice = slice(None)) -> Float[Tensor, "*m d"]:
-        """What the kernel sees of these rows."""
-        return self.hyperparameters.mapped(self.x[rows].double())
+        """Of the distinct inputs."""
+        x = self.hyperparameters.mapped(self.merged.distinct.x.double())
+        return Neighbors(x * self.covariance.relevance(self.x).sqrt())

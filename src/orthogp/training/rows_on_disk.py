@@ -89,7 +89,8 @@ def condition_on_store(
         rows = first.with_settings(count=count)
         if on_beta:
             with torch.no_grad():
-                q = induced_posterior(model.covariance, table.features, table.observed, count)
+                known = table.merged.distinct
+                q = induced_posterior(model.covariance, table.features, known, count)
             rows = rows.with_settings(count=count, S=q.S, b=q.b)
         found = _narrowed(_with_rows(model, rows), held_out, near[:, :count])
         found_score = score(found.left_out)

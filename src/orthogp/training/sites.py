@@ -25,6 +25,7 @@ from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import ClassificationLikelihood, Likelihood
 from orthogp.model import VariationalGP
 from orthogp.posterior.neighbors import Neighbors, canonical_order
+from orthogp.posterior.observations import MergedRows, Observations, OthersNear
 from orthogp.posterior.sites import SiteRows
 from orthogp.training.batches import Rows
 from orthogp.training.evaluate import latents_at
@@ -182,8 +183,10 @@ class _Search:
         # Calibration scales the latents of classes; those of numbers have the units of y.
         self.scales_mean = isinstance(sites.likelihood, ClassificationLikelihood)
         self.x = sites.rows.x.double()
+        # Sites share their noise, which here is one.
+        noise = torch.ones_like(self.x[:, 0]).unsqueeze(0)
+        self.merged = MergedRows.of(Observations(self.x, sites.gradient, noise))
         self.batch = BATCH.get(self.x.device.type, BATCH["cpu"])
-        self.near = min(NEAR, len(self.x) - 1)
         enough = len(held) >= ENOUGH_HELD_OUT
         self.learned_from = held if enough else torch.arange(len(self.x), device=held.device)
         self.judged = torch.cat([held, random_rows(sites.others(held), MOST_JUDGED, generator)])
@@ -196,23 +199,22 @@ class _Search:
         return _Candidate(kernel, torch.cat([noise, noise, as_they_are, as_they_are]))
 
     def densities(
-        self, c: _Candidate, rows: Int[Tensor, " m"], near: Int[Tensor, "m k"] | None
+        self,
+        c: _Candidate,
+        rows: Int[Tensor, " m"],
+        given: Observations | None = None,
+        near: Int[Tensor, "m k"] | None = None,
     ) -> Float[Tensor, " m"]:
-        """The log density of these rows, corrected by those near them, if any are given."""
+        """The log density of these rows, corrected by those sites that are near, if any."""
         noise, weight, mean_scale, variance_scale = c.logs.exp()
         mean = self.sites.mean[:, rows]
         if self.scales_mean:
             mean = mean_scale * mean
-        if near is not None:
-            noise = noise.view(1, 1)
-            spread = noise.unsqueeze(-1).expand(1, *near.shape)
+        if given is not None and near is not None:
+            x, noise = self.x[rows], noise.view(1, 1)
+            near_noise = noise.unsqueeze(-1) * given.noise[:, near]
             correction, _ = left_out_moments(
-                c.covariance,
-                self.x[rows],
-                noise,
-                self.x[near],
-                self.sites.gradient[:, near],
-                spread,
+                c.covariance, x, noise, given.x[near], given.y[:, near], near_noise
             )
             mean = mean + weight * correction
         variance = variance_scale * self.sites.variance[:, rows]
@@ -228,16 +230,17 @@ class _Search:
         corrected: bool = True,
     ) -> None:
         """Uphill on the mean density of random rows, or nowhere if that leads nowhere."""
-        pool = near = self.learned_from
+        pool, others = self.learned_from, None
 
         def objective(step: int) -> Tensor:
-            nonlocal pool, near
+            nonlocal pool, others
             if step % REFRESH == 0:
                 pool = random_rows(self.learned_from, POOL * self.batch, self.generator)
-                near = self._nearest(c, pool) if corrected else pool
+                others = self._others_near(c, pool) if corrected else None
             chosen = torch.randint(len(pool), (self.batch,), generator=self.generator)
             chosen = chosen.to(pool.device)
-            return self.densities(c, pool[chosen], near[chosen] if corrected else None).mean()
+            given = () if others is None else (others.rows, others.near[chosen])
+            return self.densities(c, pool[chosen], *given).mean()
 
         before = [p.detach().clone() for p in parameters]
         if not climb(parameters, objective, steps, rate, self.deadline):
@@ -261,11 +264,12 @@ class _Search:
     @torch.no_grad()
     def judge(self, c: _Candidate, corrected: bool = True) -> Float[Tensor, " m"]:
         """The densities of the rows by which candidates are compared, those held out first."""
-        near = self._nearest(c, self.judged) if corrected else self.judged
-        parts = zip(self.judged.split(self.batch), near.split(self.batch), strict=True)
-        return torch.cat(
-            [self.densities(c, rows, around if corrected else None) for rows, around in parts]
-        )
+        parts = self.judged.split(self.batch)
+        if not corrected:
+            return torch.cat([self.densities(c, rows) for rows in parts])
+        others = self._others_near(c, self.judged)
+        pairs = zip(parts, others.near.split(self.batch), strict=True)
+        return torch.cat([self.densities(c, rows, others.rows, near) for rows, near in pairs])
 
     def from_constant(self, c: _Candidate) -> _Candidate:
         """The candidate moved to where it predicts the residuals of the best constant best."""
@@ -279,9 +283,9 @@ class _Search:
         return c
 
     @torch.no_grad()
-    def _nearest(self, c: _Candidate, rows: Int[Tensor, " m"]) -> Int[Tensor, "m k"]:
-        scaled = self.x * c.covariance.relevance(self.x).sqrt()
-        return Neighbors(scaled).nearest(scaled[rows], self.near, rows)
+    def _others_near(self, c: _Candidate, rows: Int[Tensor, " m"]) -> OthersNear:
+        points = self.merged.distinct.x * c.covariance.relevance(self.x).sqrt()
+        return self.merged.others_near(Neighbors(points), rows, NEAR)
 
 
 @torch.no_grad()
