@@ -202,19 +202,18 @@ class _Search:
         self,
         c: _Candidate,
         rows: Int[Tensor, " m"],
-        given: Observations | None = None,
-        near: Int[Tensor, "m k"] | None = None,
+        others: OthersNear | None = None,
     ) -> Float[Tensor, " m"]:
-        """The log density of these rows, corrected by those sites that are near, if any."""
+        """The log density of these rows, corrected by the sites of those near them, if any."""
         noise, weight, mean_scale, variance_scale = c.logs.exp()
         mean = self.sites.mean[:, rows]
         if self.scales_mean:
             mean = mean_scale * mean
-        if given is not None and near is not None:
-            x, noise = self.x[rows], noise.view(1, 1)
+        if others is not None:
+            given, near, noise = others.rows, others.near, noise.view(1, 1)
             near_noise = noise.unsqueeze(-1) * given.noise[:, near]
             correction, _ = left_out_moments(
-                c.covariance, x, noise, given.x[near], given.y[:, near], near_noise
+                c.covariance, self.x[rows], noise, given.x[near], given.y[:, near], near_noise
             )
             mean = mean + weight * correction
         variance = variance_scale * self.sites.variance[:, rows]
@@ -239,8 +238,8 @@ class _Search:
                 others = self._others_near(c, pool) if corrected else None
             chosen = torch.randint(len(pool), (self.batch,), generator=self.generator)
             chosen = chosen.to(pool.device)
-            given = () if others is None else (others.rows, others.near[chosen])
-            return self.densities(c, pool[chosen], *given).mean()
+            some = None if others is None else others._replace(near=others.near[chosen])
+            return self.densities(c, pool[chosen], some).mean()
 
         before = [p.detach().clone() for p in parameters]
         if not climb(parameters, objective, steps, rate, self.deadline):
@@ -269,7 +268,8 @@ class _Search:
             return torch.cat([self.densities(c, rows) for rows in parts])
         others = self._others_near(c, self.judged)
         pairs = zip(parts, others.near.split(self.batch), strict=True)
-        return torch.cat([self.densities(c, rows, others.rows, near) for rows, near in pairs])
+        some = [self.densities(c, rows, others._replace(near=near)) for rows, near in pairs]
+        return torch.cat(some)
 
     def from_constant(self, c: _Candidate) -> _Candidate:
         """The candidate moved to where it predicts the residuals of the best constant best."""
