@@ -51,11 +51,25 @@ def test_leaves_are_of_neighbours_and_hold_every_point_once(leaf):
 
 
 def test_the_order_of_rows_is_by_their_values():
-    x = np.random.default_rng(0).integers(0, 3, size=(50, 2)).astype(float)
-    y = np.random.default_rng(1).integers(0, 2, size=(1, 50)).astype(float)
-    order = canonical_order(torch.from_numpy(x), torch.from_numpy(y))
-    table = np.column_stack([x, y[0]])[order.numpy()]
-    np.testing.assert_array_equal(table, sorted(map(tuple, table)))
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.integers(0, 3, size=(50, 2)).astype(float))
+    y = torch.from_numpy(rng.integers(0, 2, size=(1, 50)).astype(float))
+    order = canonical_order(x, y)
+    assert sorted(order.tolist()) == list(range(50))
+    assert [*map(tuple, x[order].tolist())] == sorted(map(tuple, x.tolist()))
+    again = torch.from_numpy(rng.permutation(50))
+    other = canonical_order(x[again], y[:, again])
+    assert torch.equal(y[:, again][:, other], y[:, order])
+
+
+def test_the_first_of_many_copies_are_not_the_smallest():
+    """They stand for all of them, also where most are the same in all numbers."""
+    rng = np.random.default_rng(0)
+    y = torch.from_numpy(np.r_[np.zeros(1500), rng.exponential(size=500)]).unsqueeze(0)
+    order = canonical_order(torch.ones(2000, 2), y)
+    first = y[0, order[:200]]
+    assert 0.15 < float((first > 0).double().mean()) < 0.35
+    assert abs(float(first.mean() - y.mean())) < 0.1
 
 
 @pytest.mark.parametrize("count", [1, 5, 40])

@@ -26,6 +26,8 @@ MARGIN = 8
 ROOM = 2
 # Distances beyond are not for float32.
 FARTHEST = 1e18
+# Odd numbers of 64 bits without a pattern.
+SCRAMBLING = (-0x61C8864680B583EB, -0x40A7B892E31B1A47)
 
 
 class Neighbors:
@@ -199,12 +201,35 @@ def smallest(values: Float[Tensor, "m n"], count: int) -> Int[Tensor, "m k"]:
 def canonical_order(x: Float[Tensor, "n d"], y: Float[Tensor, "c n"]) -> Int[Tensor, " n"]:
     """The order of rows by their values: the same for the same rows in any order.
 
-    Which of several rows at one distance are the nearest then depends on nothing else.
+    Which of several rows at one distance are the nearest then depends on nothing else. Rows at one
+    x are in a scrambled order of their y, so that the first of them are not the smallest.
     """
     order = torch.arange(x.shape[0], device=x.device)
     for key in (*y.flip(0), *x.mT.flip(0)):
         order = order[key[order].argsort(stable=True)]
-    return order
+    x, y = x[order], y[:, order]
+    new = torch.ones_like(order, dtype=torch.bool)
+    new[1:] = (x[1:] != x[:-1]).any(1)
+    if bool(new.all()):
+        return order
+    distinct = new.clone()
+    distinct[1:] |= (y[:, 1:] != y[:, :-1]).any(0)
+    # Rows of which all numbers are the same are told apart by counting them.
+    every = torch.arange(len(order), device=x.device)
+    hashed = every - every[distinct].repeat_interleave(
+        torch.diff(every[distinct], append=every.new_tensor([len(every)]))
+    )
+    for bits in (y.double() + 0.0).view(torch.int64):
+        hashed = scrambled(hashed ^ bits)
+    by_hash = scrambled(hashed).argsort(stable=True)
+    return order[by_hash[new.cumsum(0)[by_hash].argsort(stable=True)]]
+
+
+def scrambled(number: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """Numbers of 64 bits each of which depends on all those of the given one."""
+    for factor in SCRAMBLING:
+        number = (number ^ (number >> 32)) * factor
+    return number ^ (number >> 32)
 
 
 def leaf_order(points: Float[Tensor, "n d"], leaf: int) -> Int[Tensor, " n"]:
