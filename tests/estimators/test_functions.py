@@ -7,7 +7,7 @@ import pytest
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
 from orthogp.errors import ConfigurationError
 from orthogp.estimators import near_rows
-from orthogp.training import predictive
+from orthogp.training import objectives, predictive
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-3.0, 3.0, size=(80, 3)) * [1.0, 100.0, 1.0] + [5.0, 0.0, 0.0]
@@ -23,7 +23,7 @@ def gp(request):
         for name in ("EVIDENCE_STEPS", "PATCH_STEPS", "LEAVE_ONE_OUT_STEPS"):
             patch.setattr(predictive, name, 60)
         if request.param == "near":
-            for part in (near_rows, predictive):
+            for part in (near_rows, objectives):
                 patch.setattr(part, "MOST_EXACT", {"cpu": 0})
         settings = {"random_state": 0, "device": "cpu", "n_inducing": 10, "dtype": "float64"}
         if request.param == "steps":

@@ -12,7 +12,7 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
 from orthogp.errors import ConfigurationError, DataError
 from orthogp.estimators import near_rows
-from orthogp.training import predictive
+from orthogp.training import objectives, predictive
 
 ROWS = 120
 RNG = np.random.default_rng(0)
@@ -28,8 +28,8 @@ def large(monkeypatch):
     """No table is so small that it is exact, and a search takes few steps."""
     for name in ("EVIDENCE_STEPS", "PATCH_STEPS", "LEAVE_ONE_OUT_STEPS"):
         monkeypatch.setattr(predictive, name, 10)
-    monkeypatch.setattr(predictive, "BLOCK_ROWS", {"cpu": 60})
-    for part in (near_rows, predictive):
+    monkeypatch.setattr(objectives, "BLOCK_ROWS", {"cpu": 60})
+    for part in (near_rows, objectives):
         monkeypatch.setattr(part, "MOST_EXACT", {"cpu": 0})
 
 
@@ -174,7 +174,7 @@ def test_the_search_judges_rows_by_their_own_noise():
         Covariance(gp.kernel.double()), fix_noise(1, np.array(NOISE.mean()), np.ones(1))
     )
     rows = Rows(torch.from_numpy(X), torch.from_numpy(Y), None, data_noise)
-    search = predictive._Search(found, rows, torch.Generator().manual_seed(0))
+    search = objectives.Objectives(found, rows, torch.Generator().manual_seed(0))
     mean, variance = search._exactly_left_out()
     for i in (0, 7):
         rest = np.arange(ROWS) != i

@@ -11,7 +11,7 @@ from orthogp import OrthogonalGPRegressor
 from orthogp.errors import ConfigurationError, FileError, NumericalError
 from orthogp.estimators import learned_noise, near_rows
 from orthogp.execution import files
-from orthogp.training import log_noise, predictive
+from orthogp.training import log_noise, objectives, predictive
 
 ROWS, TEST_ROWS = 1500, 6000
 
@@ -20,8 +20,8 @@ def make_quick(patch: pytest.MonkeyPatch) -> None:
     """Few steps, few points, and no table so small that it is exact."""
     for name in ("EVIDENCE_STEPS", "PATCH_STEPS", "LEAVE_ONE_OUT_STEPS"):
         patch.setattr(predictive, name, 10)
-    patch.setattr(predictive, "BLOCK_ROWS", {"cpu": 100})
-    for part in (near_rows, predictive):
+    patch.setattr(objectives, "BLOCK_ROWS", {"cpu": 100})
+    for part in (near_rows, objectives):
         patch.setattr(part, "MOST_EXACT", {"cpu": 0})
     patch.setattr(log_noise, "POINTS", 20)
     patch.setattr(log_noise, "STEPS", 100)
@@ -125,7 +125,7 @@ def test_constant_noise_is_kept_where_nothing_else_gains():
 
 
 def test_the_exact_process_of_a_small_table(monkeypatch):
-    for part in (near_rows, predictive):
+    for part in (near_rows, objectives):
         monkeypatch.setattr(part, "MOST_EXACT", {"cpu": 10**6})
     gp = regressor().fit(X[:700], Y[:700])
     assert gp.noise_learned_

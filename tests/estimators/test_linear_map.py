@@ -13,7 +13,7 @@ from orthogp.estimators import near_rows
 from orthogp.estimators.near_fit import with_mapped_inputs
 from orthogp.estimators.scaling import Scaling, mapped
 from orthogp.estimators.state import pack_scaling, unpack_scaling
-from orthogp.training import Rows, predictive
+from orthogp.training import Rows, objectives, predictive
 
 D = 3
 RNG = np.random.default_rng(0)
@@ -40,10 +40,10 @@ def fitted(request) -> OrthogonalGPRegressor:
         steps |= {"LEAVE_ONE_OUT_STEPS": 5, "MAP_STEPS": 30, "MAP_ROUNDS": 2, "MAP_RATE": 0.1}
         for name, value in steps.items():
             patch.setattr(predictive, name, value)
-        for name in ("SMALLEST_MAP_BATCH", "BATCH"):
-            patch.setattr(predictive, name, {"cpu": 60})
+        patch.setattr(predictive, "SMALLEST_MAP_BATCH", {"cpu": 60})
+        patch.setattr(objectives, "BATCH", {"cpu": 60})
         if request.param == "large":
-            for module in (predictive, near_rows):
+            for module in (objectives, near_rows):
                 patch.setattr(module, "MOST_EXACT", {"cpu": 0})
         settings = {"n_inducing": 30, "n_residual": 0, "n_neighbors": 40}
         settings = settings if request.param == "large" else {}

@@ -8,7 +8,7 @@ from gpytorch.means import LinearMean
 from orthogp import OrthogonalGPRegressor
 from orthogp.errors import ConfigurationError
 from orthogp.estimators import near_rows
-from orthogp.training import predictive
+from orthogp.training import objectives
 
 FAR = np.array([[300.0, 0.0], [-250.0, 0.5]])
 # Lengthscales stay short, as a wave in the rows between would have them.
@@ -31,7 +31,7 @@ def fitted(request) -> OrthogonalGPRegressor:
     settings = {"noise": "learned" if request.param == "learned noise" else "constant"}
     with pytest.MonkeyPatch.context() as patch:
         if request.param != "exact":
-            for module in (predictive, near_rows):
+            for module in (objectives, near_rows):
                 patch.setattr(module, "MOST_EXACT", {"cpu": 0})
             settings |= {"n_inducing": 30, "n_residual": 0, "n_neighbors": 40}
         return OrthogonalGPRegressor(**SETTINGS, **settings).fit(X[:700], Y[:700])

@@ -11,7 +11,7 @@ from orthogp import OrthogonalGPRegressor
 from orthogp.errors import ConfigurationError, FileError
 from orthogp.estimators import near_rows, near_settings
 from orthogp.posterior import NearPredictor
-from orthogp.training import Rows, every_row, predictive
+from orthogp.training import Rows, every_row, objectives, predictive
 
 ROWS = 400
 
@@ -21,14 +21,14 @@ def small(monkeypatch):
     """Few steps, and no table so small that it is exact."""
     for name, value in (("EVIDENCE_STEPS", 40), ("PATCH_STEPS", 10), ("LEAVE_ONE_OUT_STEPS", 10)):
         monkeypatch.setattr(predictive, name, value)
-    monkeypatch.setattr(predictive, "BLOCK_ROWS", {"cpu": 100})
-    for part in (near_rows, predictive):
+    monkeypatch.setattr(objectives, "BLOCK_ROWS", {"cpu": 100})
+    for part in (near_rows, objectives):
         monkeypatch.setattr(part, "MOST_EXACT", {"cpu": 0})
 
 
 @pytest.fixture
 def exact(monkeypatch):
-    for part in (near_rows, predictive):
+    for part in (near_rows, objectives):
         monkeypatch.setattr(part, "MOST_EXACT", {"cpu": 10**6})
 
 

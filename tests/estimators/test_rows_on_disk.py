@@ -11,7 +11,6 @@ from orthogp import OrthogonalGPRegressor
 from orthogp.errors import ConfigurationError, FileError
 from orthogp.estimators import streamed
 from orthogp.posterior import NearRows, StoredRows, row_store
-from orthogp.posterior.near_rows import computing_in
 from orthogp.sources import ArrayTable
 
 RNG = np.random.default_rng(0)
@@ -74,7 +73,7 @@ def test_with_all_cells_it_is_the_prediction_of_near_rows_in_memory(fitted, on_b
     x, y, _ = store.parts(store.read(0, len(store)))
     in_memory = model.without_near_rows()
     in_memory.near = NearRows(x.contiguous(), y, None, near.count, on_beta=on_beta)
-    expected = computing_in(in_memory.conditional(), torch.float64)
+    expected = in_memory.conditional().computing_in(torch.float64)
     q = expected.induced
     rows = near.with_settings(
         probes=store.num_cells, narrow=False,

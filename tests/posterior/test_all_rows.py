@@ -12,7 +12,7 @@ from orthogp.posterior import kernel_matrix
 from orthogp.posterior.all_rows import solve_all_rows
 from orthogp.posterior.induced import Features
 from orthogp.posterior.kernel_matrix import KernelMatrix
-from orthogp.posterior.near_rows import near_predictor
+from orthogp.posterior.near_precision import near_predictor
 from orthogp.posterior.observations import MergedRows, Observations
 from orthogp.posterior.optimum import decoupled_optimum
 from problems import default_sum

@@ -10,9 +10,9 @@ import torch
 from orthogp.kernel.covariance import Covariance
 from orthogp.kernel.radial import compiled_backend
 from orthogp.linalg import factorise_robustly
-from orthogp.posterior import near_rows
+from orthogp.posterior import near_precision, near_rows
 from orthogp.posterior.induced import Features
-from orthogp.posterior.near_rows import near_predictor
+from orthogp.posterior.near_precision import near_predictor
 from orthogp.posterior.observations import MergedRows, Observations
 from orthogp.posterior.optimum import exact_regression
 
@@ -230,7 +230,7 @@ def float32_rows(noise: float, n: int = 600) -> Observations:
 def test_float32_serves_where_noise_covers_its_rounding(monkeypatch, inducing, count):
     covariance, rows = Covariance(default_kernel()), float32_rows(noise=0.05)
     narrow = predictor(covariance, rows, count, inducing)
-    monkeypatch.setattr(near_rows, "LARGEST_ROUNDING", -1.0)
+    monkeypatch.setattr(near_precision, "LARGEST_ROUNDING", -1.0)
     wide = predictor(covariance, rows, count, inducing)
     assert (narrow.dtype, wide.dtype) == (torch.float32, torch.float64)
     new = torch.rand(300, D, generator=torch.Generator().manual_seed(2))
@@ -249,10 +249,10 @@ def test_float64_serves_where_there_is_little_noise():
 @pytest.mark.skipif(compiled_backend(torch.zeros(1, 1)) is None, reason="no machine code here")
 def test_float64_serves_where_matrices_have_no_factor_in_float32(monkeypatch):
     """What is worked on again is right, but slow: not where that is every matrix."""
-    monkeypatch.setattr(near_rows, "LARGEST_ROUNDING", math.inf)
+    monkeypatch.setattr(near_precision, "LARGEST_ROUNDING", math.inf)
     covariance, rows = Covariance(default_kernel()), float32_rows(noise=1e-9)
     assert predictor(covariance, rows, 256).dtype == torch.float64
-    monkeypatch.setattr(near_rows, "MOST_FAILURES", 1.0)
+    monkeypatch.setattr(near_precision, "MOST_FAILURES", 1.0)
     p = predictor(covariance, rows, 256)
     assert p.dtype == torch.float32
     assert p.share_of_failures(torch.arange(50)) > 0.5

@@ -7,7 +7,7 @@ import torch
 from orthogp.kernel.covariance import Covariance
 from orthogp.linalg import factorise_robustly
 from orthogp.posterior.induced import Features, induced_posterior
-from orthogp.posterior.near_rows import near_predictor
+from orthogp.posterior.near_precision import near_predictor
 from orthogp.posterior.neighbors import Neighbors, canonical_order
 from orthogp.posterior.observations import MergedRows, Observations
 from problems import default_sum

@@ -11,7 +11,7 @@ from gpytorch.means import ConstantMean
 from orthogp import OrthogonalGPRegressor
 from orthogp.botorch import OrthogonalGPModel
 from orthogp.estimators import near_rows
-from orthogp.training import predictive
+from orthogp.training import objectives
 
 N, D = 25, 3
 SMALL = {"random_state": 0, "n_inducing": 5}
@@ -32,7 +32,7 @@ BOUNDS = torch.tensor([[0.0, 0.0, 0.0], [1.0, 10.0, 1.0]]).double()
 def near_model(count: int, outcomes: int = 1, **settings) -> OrthogonalGPModel:
     """A model whose rows are near and not β."""
     with pytest.MonkeyPatch.context() as patch:
-        for part in (near_rows, predictive):
+        for part in (near_rows, objectives):
             patch.setattr(part, "MOST_EXACT", {"cpu": 0})
         estimator = OrthogonalGPRegressor(n_neighbors=count, **SMALL, **settings)
         return OrthogonalGPModel(*data(outcomes=outcomes), estimator=estimator).fit()

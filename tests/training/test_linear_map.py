@@ -7,7 +7,7 @@ import torch
 
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian
-from orthogp.training import Rows, predictive
+from orthogp.training import Rows, objectives, predictive
 from orthogp.training.hyperparameters import Hyperparameters
 from orthogp.training.predictive import learn_to_predict
 from orthogp.training.search_stages import Stage
@@ -39,15 +39,15 @@ def short(monkeypatch):
     steps = {"EVIDENCE_STEPS": 10, "PATCH_STEPS": 5, "LEAVE_ONE_OUT_STEPS": 5, "EVALUATIONS": 10}
     for name, value in (steps | {"MAP_STEPS": 15, "MAP_ROUNDS": 2, "MAP_RATE": 0.15}).items():
         monkeypatch.setattr(predictive, name, value)
-    monkeypatch.setattr(predictive, "BLOCK_ROWS", {"cpu": 60})
-    for name in ("SMALLEST_MAP_BATCH", "BATCH"):
-        monkeypatch.setattr(predictive, name, {"cpu": 60})
+    monkeypatch.setattr(objectives, "BLOCK_ROWS", {"cpu": 60})
+    monkeypatch.setattr(predictive, "SMALLEST_MAP_BATCH", {"cpu": 60})
+    monkeypatch.setattr(objectives, "BATCH", {"cpu": 60})
 
 
 @pytest.fixture(params=["exact", "large"])
 def size(request, monkeypatch) -> str:
     if request.param == "large":
-        monkeypatch.setattr(predictive, "MOST_EXACT", {"cpu": 0})
+        monkeypatch.setattr(objectives, "MOST_EXACT", {"cpu": 0})
     return request.param
 
 

@@ -10,7 +10,7 @@ from gpytorch.priors import LogNormalPrior
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import Gaussian
 from orthogp.posterior.optimum import leave_one_out
-from orthogp.training import Rows, predictive
+from orthogp.training import Rows, objectives, predictive
 from orthogp.training.evidence import log_evidence
 from orthogp.training.hyperparameters import Hyperparameters
 from orthogp.training.left_out import left_out_moments, log_normal
@@ -29,14 +29,14 @@ def hyperparameters() -> Hyperparameters:
 def short(monkeypatch):
     for name, value in (("EVIDENCE_STEPS", 30), ("PATCH_STEPS", 10), ("LEAVE_ONE_OUT_STEPS", 10)):
         monkeypatch.setattr(predictive, name, value)
-    monkeypatch.setattr(predictive, "BLOCK_ROWS", {"cpu": 60})
+    monkeypatch.setattr(objectives, "BLOCK_ROWS", {"cpu": 60})
 
 
 @pytest.fixture(params=["exact", "large"])
 def size(request, monkeypatch) -> str:
     """Of a table: one that the exact evidence is for, or one that counts as large."""
     if request.param == "large":
-        monkeypatch.setattr(predictive, "MOST_EXACT", {"cpu": 0})
+        monkeypatch.setattr(objectives, "MOST_EXACT", {"cpu": 0})
     return request.param
 
 
@@ -143,7 +143,7 @@ def test_left_out_rows_gain_and_the_best_values_are_taken(hyperparameters, weigh
 def test_where_every_objective_leads_nowhere_the_start_stays(hyperparameters, monkeypatch, size):
     before = hyperparameters.values()
     monkeypatch.setattr(
-        predictive, "log_evidence", lambda *args, **kwargs: hyperparameters.noise.sum() * math.nan
+        objectives, "log_evidence", lambda *args, **kwargs: hyperparameters.noise.sum() * math.nan
     )
     monkeypatch.setattr(predictive, "LEAVE_ONE_OUT_RATE", 1e30)
     found = learn_to_predict(hyperparameters, table(), torch.Generator().manual_seed(0))
@@ -204,21 +204,23 @@ def test_the_evidence_at_inputs_is_that_of_all_rows_there(hyperparameters, weigh
     weight = torch.linspace(0.5, 2.0, len(rows)) if weights else None
     x = rows.x[torch.arange(len(rows)) % 20]
     rows = Rows(x, torch.stack([rows.y, rows.y.flip(0).square()], 1), weight)
-    search = predictive._Search(hyperparameters, rows, torch.Generator().manual_seed(0))
+    search = objectives.Objectives(hyperparameters, rows, torch.Generator().manual_seed(0))
     differences = []
     for noise in (0.1, 0.7):
         hyperparameters.likelihood.likelihood.noise = noise
         found = search._evidence_at_inputs(torch.arange(20)) * search.number.sum()
-        differences.append(found - search._evidence(torch.arange(len(rows))) * len(rows))
+        differences.append(found - search.evidence(torch.arange(len(rows))) * len(rows))
     torch.testing.assert_close(*differences)
 
 
 def test_rows_are_left_out_of_what_their_copies_say(hyperparameters, monkeypatch):
     """However many copies a row has, other inputs are near it as well."""
-    monkeypatch.setattr(predictive, "MOST_EXACT", {"cpu": 10})
+    monkeypatch.setattr(objectives, "MOST_EXACT", {"cpu": 10})
     rows = table()
     x = rows.x[torch.arange(len(rows)) % 4]
-    search = predictive._Search(hyperparameters, Rows(x, rows.y), torch.Generator().manual_seed(0))
+    search = objectives.Objectives(
+        hyperparameters, Rows(x, rows.y), torch.Generator().manual_seed(0)
+    )
     search.leave_one_out(0)
     assert search._given.near.shape[1] == 4
     own = search.x[search._pool].unsqueeze(1) == search._given.rows.x[search._given.near]
@@ -231,8 +233,8 @@ def test_rows_are_left_out_of_what_their_copies_say(hyperparameters, monkeypatch
 
 
 def test_rows_that_compare_values_are_not_climbed(hyperparameters, monkeypatch):
-    monkeypatch.setattr(predictive, "MOST_EXACT", {"cpu": 10})
-    search = predictive._Search(hyperparameters, table(), torch.Generator().manual_seed(0))
+    monkeypatch.setattr(objectives, "MOST_EXACT", {"cpu": 10})
+    search = objectives.Objectives(hyperparameters, table(), torch.Generator().manual_seed(0))
     search.leave_one_out(0)
     assert len(search.judged) == 100
     assert not torch.isin(search._pool, search.judged).any()
@@ -242,7 +244,7 @@ def test_rows_that_compare_values_are_not_climbed(hyperparameters, monkeypatch):
 def test_rounds_go_on_where_they_gain_and_could_become_the_best(
     hyperparameters, monkeypatch, gain, rounds
 ):
-    monkeypatch.setattr(predictive, "MOST_EXACT", {"cpu": 0})
+    monkeypatch.setattr(objectives, "MOST_EXACT", {"cpu": 0})
     climbed = []
 
     def climb(self, objective, *args):
@@ -252,51 +254,51 @@ def test_rounds_go_on_where_they_gain_and_could_become_the_best(
     def judge(search):
         found = next(scores, None)
         rounds = climbed.count("evidence_of_random_rows")
-        return predictive._Judgement(0.0, rounds * gain if found is None else found)
+        return objectives.Judgement(0.0, rounds * gain if found is None else found)
 
     # Of the start, and of the two stages before that of random rows.
     scores = iter([0.0, 1.0, 1.0])
     monkeypatch.setattr(Hyperparameters, "climb", climb)
     monkeypatch.setattr(Hyperparameters, "ascend", lambda self, *args, **kwargs: 1)
-    monkeypatch.setattr(predictive._Search, "judge", judge)
+    monkeypatch.setattr(objectives.Objectives, "judge", judge)
     learn_to_predict(hyperparameters, table(), torch.Generator().manual_seed(0))
     assert climbed.count("evidence_of_random_rows") == rounds
 
 
 @pytest.mark.parametrize(("gain", "taken"), [(0.005, False), (0.02, True)])
 def test_leave_one_out_must_gain_clearly(hyperparameters, monkeypatch, gain, taken):
-    monkeypatch.setattr(predictive, "MOST_EXACT", {"cpu": 0})
-    climbed, climb = [], predictive._Search.leave_one_out
+    monkeypatch.setattr(objectives, "MOST_EXACT", {"cpu": 0})
+    climbed, climb = [], objectives.Objectives.leave_one_out
 
     def leave_one_out(search, step):
         climbed.append(step)
         return climb(search, step)
 
     def judge(search):
-        return predictive._Judgement(0.0, gain if climbed else 0.0)
+        return objectives.Judgement(0.0, gain if climbed else 0.0)
 
-    monkeypatch.setattr(predictive._Search, "leave_one_out", leave_one_out)
-    monkeypatch.setattr(predictive._Search, "judge", judge)
+    monkeypatch.setattr(objectives.Objectives, "leave_one_out", leave_one_out)
+    monkeypatch.setattr(objectives.Objectives, "judge", judge)
     found = learn_to_predict(hyperparameters, table(), torch.Generator().manual_seed(0))
     assert (found.chosen == "leave_one_out") == taken
 
 
 @pytest.mark.parametrize(("loss", "taken"), [(0.005, True), (0.02, False)])
 def test_the_evidence_of_many_rows_is_preferred(hyperparameters, monkeypatch, loss, taken):
-    monkeypatch.setattr(predictive, "MOST_EXACT", {"cpu": 0})
+    monkeypatch.setattr(objectives, "MOST_EXACT", {"cpu": 0})
     monkeypatch.setattr(predictive, "FIRST_ROWS", {"cpu": 50})
     monkeypatch.setattr(predictive, "MANY_ROWS", {"cpu": 123})
-    sizes, evidence = [0], predictive._Search._evidence
+    sizes, evidence = [0], objectives.Objectives.evidence
 
     def counted(search, rows):
         sizes.append(len(rows))
         return evidence(search, rows)
 
     def judge(search):
-        return predictive._Judgement(0.0, -loss if sizes[-1] == 123 else 0.0)
+        return objectives.Judgement(0.0, -loss if sizes[-1] == 123 else 0.0)
 
-    monkeypatch.setattr(predictive._Search, "_evidence", counted)
-    monkeypatch.setattr(predictive._Search, "judge", judge)
+    monkeypatch.setattr(objectives.Objectives, "evidence", counted)
+    monkeypatch.setattr(objectives.Objectives, "judge", judge)
     found = learn_to_predict(hyperparameters, table(), torch.Generator().manual_seed(0))
     assert (found.chosen == "many_rows") == taken
 

@@ -55,7 +55,8 @@ from orthogp.training.every_row import (
 from orthogp.training.hyperparameters import Hyperparameters
 from orthogp.training.linear_trend import learn_trend
 from orthogp.training.log_noise import expected_noise, with_noise_scale
-from orthogp.training.predictive import MOST_EXACT, TYPICAL_STEPS, learn_to_predict
+from orthogp.training.objectives import MOST_EXACT
+from orthogp.training.predictive import TYPICAL_STEPS, learn_to_predict
 from orthogp.training.search_run import SearchRun, search_checkpoints
 
 # Numbers in W, which holds w of every row: larger tables have fewer β and rely on near rows.

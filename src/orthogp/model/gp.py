@@ -36,7 +36,7 @@ from orthogp.posterior.conditioning import basis_predictor, with_rows
 from orthogp.posterior.gradients import gradient_variance
 from orthogp.posterior.induced import Features
 from orthogp.posterior.joint import local, mean_at, moments
-from orthogp.posterior.near_rows import near_predictor
+from orthogp.posterior.near_precision import near_predictor
 from orthogp.posterior.observations import MergedRows
 from orthogp.posterior.pathwise import FREQUENCIES, PosteriorFunctions, sample_functions
 from orthogp.posterior.stored_rows import StoredPredictor

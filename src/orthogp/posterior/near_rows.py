@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from orthogp.errors import NumericalError
 from orthogp.execution.memory import chunk_elements
 from orthogp.kernel.covariance import Covariance
 from orthogp.kernel.radial import compiled_backend
@@ -29,7 +28,6 @@ from orthogp.posterior.induced import (
     InducedPosterior,
     dot,
     factor_with_noise,
-    induced_posterior,
 )
 from orthogp.posterior.neighbors import Neighbors
 from orthogp.posterior.observations import MergedRows, Observations, OthersNear
@@ -38,14 +36,8 @@ from orthogp.posterior.predictor import Predictor
 SMALLEST_VARIANCE = 1e-10
 # Of the rows near any of several x, those whose covariance with the others is in memory at a time.
 JOINT_ROWS = 1024
-# float32 is used where at so many rows, each left out, it moves no mean by more than this share of
-# the standard deviation of an observation, and no variance by more than this share of that one's.
-PROBES, LARGEST_ROUNDING = 256, 0.01
 # Columns beyond which the kernel of near rows is a matter of matrix products, not of machine code.
 WIDEST = 256
-# Machine code does without float32 where this share of the matrices has no factor in it: each of
-# them is worked on again, without machine code, in twenty times the time.
-MOST_FAILURES = 0.02
 
 
 class _Local(NamedTuple):
@@ -102,6 +94,17 @@ class NearPredictor:
     @property
     def device(self) -> torch.device:
         return self.rows.x.device
+
+    def computing_in(self, dtype: torch.dtype) -> "NearPredictor":
+        """The predictor that works in this dtype, with W as it reads it."""
+        if self.features is None:
+            return replace(self, dtype=dtype)
+        W = self.features.W.to(dtype)
+        if self._compiled_kernel() is not None:
+            from orthogp.kernel.radial.conditioned import aligned
+
+            W = aligned(W, dtype)
+        return replace(self, dtype=dtype, features=replace(self.features, W=W))
 
     @torch.no_grad()
     def marginals(
@@ -164,7 +167,7 @@ class NearPredictor:
         features = self.features
         if features is not None:
             features = replace(features, W=features.W[others.source])
-        return computing_in(replace(self, rows=others.rows, features=features), self.dtype)
+        return replace(self, rows=others.rows, features=features).computing_in(self.dtype)
 
     def _contributed(
         self, rows: Int[Tensor, " m"]
@@ -337,67 +340,3 @@ class NearPredictor:
 def _joined(parts: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     mean, variance = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
     return mean, variance
-
-
-def near_predictor(
-    covariance: Covariance,
-    merged: MergedRows,
-    count: int,
-    features: Features | None,
-    base: Predictor | None = None,
-) -> NearPredictor:
-    """The predictor for these rows; `features` are of their distinct inputs.
-
-    None are for near rows alone.
-    """
-    rows = merged.distinct
-    with torch.no_grad(), covariance.parameters_read_once(rows.x):
-        neighbors = Neighbors(rows.x.double() * covariance.relevance(rows.x).sqrt())
-        induced = None
-        if features is not None:
-            induced = induced_posterior(covariance, features, rows, leaf=count)
-    found = NearPredictor(
-        covariance, rows, count, neighbors, features, induced, base, merged=merged
-    )
-    wide = computing_in(found, torch.float64)
-    if rows.x.dtype != torch.float32 or len(rows) < 2:
-        return wide
-    narrow = computing_in(found, torch.float32)
-    return narrow if _rounding_is_small(narrow, wide) else wide
-
-
-def computing_in(p: NearPredictor, dtype: torch.dtype) -> NearPredictor:
-    """The predictor that works in this dtype, with W as it reads it."""
-    if p.features is None:
-        return replace(p, dtype=dtype)
-    W = p.features.W.to(dtype)
-    if p._compiled_kernel() is not None:
-        from orthogp.kernel.radial.conditioned import aligned
-
-        W = aligned(W, dtype)
-    return replace(p, dtype=dtype, features=replace(p.features, W=W))
-
-
-def _rounding_is_small(narrow: NearPredictor, wide: NearPredictor) -> bool:
-    """Whether the two agree at some of the rows, each given the others."""
-    assert wide.merged is not None
-    table = wide.merged.rows
-    rows = torch.arange(0, len(table), -(-len(table) // PROBES), device=wide.device)
-    moments = wide.leave_one_out(rows)
-    try:
-        if narrow.share_of_failures(rows) > MOST_FAILURES:
-            return False
-        others = narrow.leave_one_out(rows)
-    except NumericalError:
-        return False
-    return moves_little(moments, others, table.noise[:, rows])
-
-
-def moves_little(
-    moments: tuple[Tensor, Tensor], others: tuple[Tensor, Tensor], noise: Float[Tensor, "s n"]
-) -> bool:
-    """Whether the other means and variances are the same but for little of the spread."""
-    (mean, variance), (other_mean, other_variance) = moments, others
-    total = variance + noise
-    moved = (other_mean - mean).abs() / total.sqrt(), (other_variance - variance).abs() / total
-    return all(bool((share <= LARGEST_ROUNDING).all()) for share in moved)

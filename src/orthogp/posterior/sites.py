@@ -20,7 +20,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from orthogp.kernel.covariance import Covariance
-from orthogp.posterior.near_rows import NearPredictor, near_predictor
+from orthogp.posterior.near_precision import near_predictor
+from orthogp.posterior.near_rows import NearPredictor
 from orthogp.posterior.neighbors import canonical_order
 from orthogp.posterior.observations import MergedRows, Observations
 from orthogp.posterior.predictor import Predictor

@@ -17,7 +17,7 @@ from orthogp.errors import ConfigurationError
 from orthogp.kernel.covariance import Covariance
 from orthogp.posterior.cells import Cells
 from orthogp.posterior.induced import Features, InducedPosterior
-from orthogp.posterior.near_rows import NearPredictor, computing_in
+from orthogp.posterior.near_rows import NearPredictor
 from orthogp.posterior.observations import Observations
 from orthogp.posterior.row_store import RowStore
 from orthogp.posterior.rows_in_memory import SMALLEST_WEIGHT
@@ -95,7 +95,7 @@ class StoredPredictor:
         found = NearPredictor(
             self.covariance, rows, self.count, None, features, self.induced, dtype=self.dtype
         )
-        return computing_in(found, self.dtype)
+        return found.computing_in(self.dtype)
 
 
 class StoredRows(nn.Module):

@@ -24,7 +24,7 @@ from orthogp.posterior import AnyPredictor, NaturalGaussian, NearPredictor, Near
 from orthogp.posterior.all_rows import Solution, solve_all_rows
 from orthogp.posterior.induced import Features
 from orthogp.posterior.kernel_matrix import KernelMatrix, fits_in_memory
-from orthogp.posterior.near_rows import near_predictor
+from orthogp.posterior.near_precision import near_predictor
 from orthogp.posterior.observations import MergedRows, Observations
 from orthogp.posterior.optimum import leave_one_out
 from orthogp.posterior.solve import solve_gaussian

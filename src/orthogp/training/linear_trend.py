@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from orthogp.kernel.covariance import Covariance
-from orthogp.posterior.near_rows import near_predictor
+from orthogp.posterior.near_precision import near_predictor
 from orthogp.posterior.observations import MergedRows, Observations
 
 Array = NDArray[np.float64]

@@ -20,8 +20,8 @@ from orthogp.likelihoods.targets import latents_first
 from orthogp.model import VariationalGP
 from orthogp.posterior.cells import Cells, measure_recall
 from orthogp.posterior.induced import induced_posterior
-from orthogp.posterior.near_rows import PROBES as PRECISION_PROBES
-from orthogp.posterior.near_rows import moves_little
+from orthogp.posterior.near_precision import PROBES as PRECISION_PROBES
+from orthogp.posterior.near_precision import moves_little
 from orthogp.posterior.row_store import RowStore, write_store
 from orthogp.posterior.stored_rows import StoredPredictor, StoredRows
 from orthogp.training.batches import Rows
