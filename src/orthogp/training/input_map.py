@@ -32,6 +32,9 @@ MAP_STEPS, MAP_RATE, MAP_ROUNDS, MAP_DECAY = 100, 0.03, 4, 0.7
 # must gain this share of the loss beyond two standard errors, since the rest of a fit makes up for
 # less, and beyond one for inputs that near rows have no part in.
 LEAST_GAIN, LEAST_SHARE, ERRORS, ERRORS_OF_INPUTS = 0.002, 0.1, 2.0, 1.0
+# How many rows for each rise of a curve make curves that were learned from these rows as good for
+# new ones, and so for points that learn from the same rows once more.
+ROWS_A_RISE = 10
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def learn_input_map(
     taken = _learned(search, start)
     if taken is None or not _gains(taken.density, plain, ERRORS, LEAST_SHARE):
         # Near rows alone gain less by additive curves than the rest of a fit does.
-        taken = additive
+        taken = additive if _has_enough_rows(search, additive) else None
         if taken is None or not _gains(taken.density, plain, ERRORS_OF_INPUTS, 0.0):
             return LearnedMap(None, plain, plain)
     return LearnedMap(taken.learned(search.x), taken.density, plain)
@@ -116,6 +119,14 @@ def _learned(search: MapSearch, candidate: Candidate) -> Candidate | None:
         assert candidate.map is not None
         candidate.map.move_knots(search.x)
     return best
+
+
+def _has_enough_rows(search: MapSearch, additive: Candidate | None) -> bool:
+    """Whether the curves of all latents have few rises for the rows."""
+    if additive is None or additive.map is None:
+        return False
+    rises = additive.map.knots.number_of_rises * len(search.constant)
+    return len(search.x) >= ROWS_A_RISE * rises
 
 
 def densities_by_inputs(

@@ -47,6 +47,11 @@ class Knots:
         """Which inputs have a knot at each of their levels, and more than two of them."""
         return self.levels & (_count(self.at) > 2)
 
+    @property
+    def number_of_rises(self) -> int:
+        """From knot to knot, of all inputs."""
+        return int((_count(self.at) - 1).sum())
+
     def waves(self) -> Float[Tensor, "d k"]:
         """At the knots of every input one period of a cosine, from its first knot to its last."""
         number = torch.arange(self.at.shape[1]).to(self.at)
