@@ -208,7 +208,7 @@ class RowTable:
         rows, empty = self.merged.without(self._absent)
         found = self._solve(rows, max_products, half_time, start, empty)
         solved = rows.y - found.residual
-        mean, variance = self._absent_given(self._less(solved), count, on_beta)
+        mean, variance = self._absent_given(self._beyond(solved), count, on_beta)
         # (K + D) α is solved for, and K α predicts.
         predicted = (solved - rows.noise * found.weights)[:, self.merged.place[self._absent]]
         left_out = self.left_out(self._absent, mean + predicted, variance)
@@ -256,13 +256,13 @@ class RowTable:
             again = self.without_some(trial.count, trial.on_beta, products, deadline, found.weights)
             # With few products it may not come as far as it was.
             trial = max(trial, again, key=lambda t: score(t.left_out))
-        left = self._less(rows.y - found.residual)
+        left = self._beyond(rows.y - found.residual)
         near = self.near_rows(left, trial.count, on_mean=True, on_beta=trial.on_beta)
         model, predictor = self._model(near), self._predictor(near)
         _set_all_rows(model, rows.x, found)
         return Conditioned(model, replace(predictor, base=model.condensed()), trial.left_out)
 
-    def _less(self, at_inputs: Float[Tensor, "c r"]) -> Float[Tensor, "c n"]:
+    def _beyond(self, at_inputs: Float[Tensor, "c r"]) -> Float[Tensor, "c n"]:
         """What every row has beyond these numbers at the distinct inputs."""
         return self.observed.y - at_inputs[:, self.merged.place]
 
