@@ -66,15 +66,16 @@ def learn_input_map(
         return None
     plain = start.density
     additive = _by_additive_curves(search, start.inverse(search.x), kernel)
-    if additive is not None and _gains(additive.density, plain, ERRORS, LEAST_SHARE):
+    clearly = additive is not None and _gains(additive.density, plain, ERRORS, LEAST_SHARE)
+    if additive is not None and clearly:
         start = deepcopy(additive)
     else:
         start.begin_map(search.x)
     taken = _learned(search, start)
     if taken is None or not _gains(taken.density, plain, ERRORS, LEAST_SHARE):
         # Near rows alone gain less by additive curves than the rest of a fit does.
-        taken = additive if _has_enough_rows(search, additive) else None
-        if taken is None or not _gains(taken.density, plain, ERRORS_OF_INPUTS, 0.0):
+        taken = additive
+        if taken is None or not (clearly or _gains_with_many_rows(search, taken, plain)):
             return LearnedMap(None, plain, plain)
     return LearnedMap(taken.learned(search.x), taken.density, plain)
 
@@ -121,12 +122,14 @@ def _learned(search: MapSearch, candidate: Candidate) -> Candidate | None:
     return best
 
 
-def _has_enough_rows(search: MapSearch, additive: Candidate | None) -> bool:
-    """Whether the curves of all latents have few rises for the rows."""
-    if additive is None or additive.map is None:
-        return False
+def _gains_with_many_rows(
+    search: MapSearch, additive: Candidate, plain: Float[Tensor, " h"]
+) -> bool:
+    """Whether the curves gain, and all of them together have few rises for the rows."""
+    assert additive.map is not None
     rises = additive.map.knots.number_of_rises * len(search.constant)
-    return len(search.x) >= ROWS_A_RISE * rises
+    enough = len(search.x) >= ROWS_A_RISE * rises
+    return enough and _gains(additive.density, plain, ERRORS_OF_INPUTS, 0.0)
 
 
 def densities_by_inputs(
