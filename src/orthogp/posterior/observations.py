@@ -57,9 +57,6 @@ class Removed:
     merged: Observations
     alone: Bool[Tensor, " m"]
 
-    def __getitem__(self, part: slice) -> "Removed":
-        return Removed(self.rows[part], self.merged[part], self.alone[part])
-
     def left(self) -> Observations:
         """What is observed there without them."""
         precision, removed = 1.0 / self.merged.noise, 1.0 / self.rows.noise
@@ -81,10 +78,10 @@ class Removed:
 
 
 class OthersNear(NamedTuple):
-    """Of some rows, each with the observations near it but its own.
+    """What is near each of some rows but the row itself.
 
-    Those in `rows` that are not at distinct inputs of the table come last; `source` tells at which
-    of these each is.
+    `rows` are the observations at distinct inputs of a table, then what is left at the inputs of
+    those rows; `source` says at which distinct input each is.
     """
 
     rows: Observations
@@ -96,7 +93,7 @@ class OthersNear(NamedTuple):
 class MergedRows:
     """Rows, one observation at each distinct input, and at which of these every row is.
 
-    `order` has the rows at one input follow one another, and `size` is how many they are.
+    In `order` the rows at one input follow one another; `size` is how many there are at each.
     """
 
     rows: Observations
@@ -111,7 +108,7 @@ class MergedRows:
 
     @staticmethod
     def of_ordered(rows: Observations) -> "MergedRows":
-        """Of rows in canonical order, as which they are not put again."""
+        """Of rows that are in canonical order already."""
         return _merged(rows, torch.arange(len(rows), device=rows.x.device))
 
     @property
@@ -158,9 +155,9 @@ class MergedRows:
         return OthersNear(rows, near, torch.cat([every, place[needed]]))
 
     def without(self, chosen: Int[Tensor, " m"]) -> tuple[Observations, Int[Tensor, " e"]]:
-        """What is observed at the distinct inputs without any of these rows, and where nothing is.
+        """What is observed at the distinct inputs without these rows, and where nothing is left.
 
-        Nothing has a noise of its own, that of the rows which were there.
+        There y and noise are as they were.
         """
         present = torch.ones(len(self.rows), dtype=torch.bool, device=chosen.device)
         present[chosen] = False
