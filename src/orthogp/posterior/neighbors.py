@@ -207,22 +207,24 @@ def canonical_order(x: Float[Tensor, "n d"], y: Float[Tensor, "c n"]) -> Int[Ten
     order = torch.arange(x.shape[0], device=x.device)
     for key in (*y.flip(0), *x.mT.flip(0)):
         order = order[key[order].argsort(stable=True)]
-    x, y = x[order], y[:, order]
     new = torch.ones_like(order, dtype=torch.bool)
-    new[1:] = (x[1:] != x[:-1]).any(1)
-    if bool(new.all()):
-        return order
-    distinct = new.clone()
+    new[1:] = (x[order][1:] != x[order][:-1]).any(1)
+    return order if bool(new.all()) else order[_ties_scrambled(new, y[:, order])]
+
+
+def _ties_scrambled(new: Bool[Tensor, " n"], y: Float[Tensor, "c n"]) -> Int[Tensor, " n"]:
+    """An order within runs of rows, which begin where they are `new`, by digests of their y.
+
+    Rows of one run and one y, which follow one another, are told apart by counting them.
+    """
+    every, distinct = torch.arange(len(new), device=new.device), new.clone()
     distinct[1:] |= (y[:, 1:] != y[:, :-1]).any(0)
-    # Rows of which all numbers are the same are told apart by counting them.
-    every = torch.arange(len(order), device=x.device)
-    hashed = every - every[distinct].repeat_interleave(
-        torch.diff(every[distinct], append=every.new_tensor([len(every)]))
-    )
+    first = every[distinct]
+    digest = every - first.repeat_interleave(torch.diff(first, append=every.new_tensor([len(new)])))
     for bits in (y.double() + 0.0).view(torch.int64):
-        hashed = scrambled(hashed ^ bits)
-    by_hash = scrambled(hashed).argsort(stable=True)
-    return order[by_hash[new.cumsum(0)[by_hash].argsort(stable=True)]]
+        digest = scrambled(digest ^ bits)
+    by_digest = scrambled(digest).argsort(stable=True)
+    return by_digest[new.cumsum(0)[by_digest].argsort(stable=True)]
 
 
 def scrambled(number: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
