@@ -1,5 +1,6 @@
 """The documentation builds without a warning, and the Python on its pages runs."""
 
+import importlib
 import json
 import re
 from html.parser import HTMLParser
@@ -88,6 +89,19 @@ def test_the_site_builds_and_its_pages_ask_no_other_host(site):
     titles = " ".join(entry["title"] for entry in index["docs"])
     for name in ("OrthogonalGPRegressor", "OrthogonalVariationalStrategy", "TrainingConfig", "fit"):
         assert name in titles
+
+
+MEMBERS = re.compile(r"^::: ([\w.]+)\n(?:    .*\n)*?      members: \[(\w[^\]]*)\]", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "api").glob("*.md")), ids=lambda p: p.stem)
+def test_members_that_an_api_page_names_are_in_their_module(page):
+    """Those that are not are left out of the page without a warning."""
+    for name, members in MEMBERS.findall(page.read_text()):
+        module = importlib.import_module(name)
+        for member in members.split(", "):
+            found = getattr(module, member).__module__
+            assert found == name or found.startswith(f"{name}."), f"{member} is not in {name}"
 
 
 def test_the_example_of_optimisation_runs_in_brief(docs, tmp_path):
