@@ -7,6 +7,8 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
 from orthogp.errors import ConfigurationError, FileError
+from orthogp.estimators import classifier, step_fit
+from orthogp.estimators.calibration import LatentScales
 from orthogp.posterior import SitePredictor, SiteRows
 from orthogp.training import sites
 
@@ -57,6 +59,27 @@ def test_a_rough_function_is_better_predicted_than_by_the_points_alone(classes):
     gain = near.log_density(new, labels) - points.log_density(new, labels)
     assert gain.mean() > 0.1
     np.testing.assert_allclose(near.predict_proba(new).sum(1), 1.0)
+
+
+@pytest.mark.parametrize("enough", [True, False])
+def test_where_few_rows_are_held_out_the_others_calibrate_as_well(enough, monkeypatch):
+    """The others are left out for that: they are as likely as new rows are."""
+    seen = {}
+
+    def record(likelihood, y, mean, variance):
+        density = likelihood.log_density(y, mean, variance)
+        seen.update(rows=len(y), held_out=density[:120].mean(), others=density[120:].mean())
+        return LatentScales()
+
+    monkeypatch.setattr(classifier, "fit_latent_scales", record)
+    if enough:
+        monkeypatch.setattr(step_fit, "ENOUGH_HELD_OUT", 100)
+    gp = OrthogonalGPClassifier(**settings(validation_fraction=0.1)).fit(X, Y)
+    assert isinstance(gp.model_.near, SiteRows)
+    assert seen["rows"] == (120 if enough else ROWS)
+    if not enough:
+        assert abs(seen["others"] - gp.log_density(NEW, LABELS).mean()) < 0.05
+        assert gp.log_density(X, Y).mean() > seen["others"] + 0.05
 
 
 def test_a_file_holds_the_rows_or_not(fitted, tmp_path):

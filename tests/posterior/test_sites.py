@@ -47,6 +47,22 @@ def test_all_rows_near_a_model_that_knows_nothing_are_the_exact_process():
     torch.testing.assert_close(variance, unchanged)
 
 
+def test_a_row_that_is_left_out_is_corrected_as_by_a_fit_without_it():
+    rows = rows_of()
+    # The first three are one input: what is left there is the other two.
+    rows.x[:3] = rows.x[0].clone()
+    model = model_of(rows, Gaussian().double(), rows.x[:3])
+    noise = float(model.likelihood.likelihood.noise)
+    process = ResidualProcess(model.covariance.kernel, noise, noise)
+    some = torch.tensor([0, 5, N - 1])
+    found = process.left_out_corrections(model, rows, some, N)
+    for place, row in enumerate(some.tolist()):
+        others = rows.map(lambda t, row=row: torch.cat([t[:row], t[row + 1 :]]))
+        alone = process.site_rows(model, others, N).correction()
+        expected, _ = alone.marginals(rows.x[row : row + 1])
+        torch.testing.assert_close(found[:, place : place + 1], expected, atol=1e-8, rtol=1e-6)
+
+
 def test_sites_reproduce_the_optimum_of_the_bound():
     """Where β are all rows the best mean is K g, with the gradients g of its own sites."""
     rows = rows_of(labels=True)

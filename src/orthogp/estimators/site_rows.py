@@ -16,9 +16,12 @@ from orthogp.execution.team import current_team
 from orthogp.model import VariationalGP
 from orthogp.posterior import SiteRows
 from orthogp.training import Rows
+from orthogp.training.left_out import left_out_latents
 from orthogp.training.sites import ResidualProcess, learn_residual_process
 
 NEIGHBORS = 64
+# Rows that are left out to calibrate.
+MOST_LEFT_OUT = 5000
 # Of the default kernel where learning begins, times the root of the number of inputs.
 LENGTHSCALE = 0.5
 # The share of the time of a fit that the residual process may take to learn.
@@ -73,6 +76,25 @@ def starting_kernel(
     return kernel
 
 
+def _number_near(settings: Mapping[str, Any]) -> int:
+    asked = settings["n_neighbors"]
+    return NEIGHBORS if asked in ("auto", 0) else int(asked)
+
+
+def left_out_rows(
+    settings: Mapping[str, Any], process: ResidualProcess | None, model: VariationalGP, rows: Rows
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Targets of some rows that a model was trained on, and means and variances of their latents,
+    each without its own site and, with a residual process, given the sites of the others near it.
+    """
+    some = torch.arange(0, len(rows), math.ceil(len(rows) / MOST_LEFT_OUT))
+    chosen = rows.map(lambda t: t[some])
+    mean, variance = left_out_latents(model, chosen)
+    if process is not None:
+        mean = mean + process.left_out_corrections(model, rows, some, _number_near(settings))
+    return chosen.y, mean, variance
+
+
 def site_rows(
     settings: Mapping[str, Any],
     process: ResidualProcess,
@@ -81,8 +103,7 @@ def site_rows(
     previous: SiteRows | None,
 ) -> SiteRows:
     """The rows with their sites in the posterior of a model, and those of the previous fit."""
-    asked = settings["n_neighbors"]
-    found = process.site_rows(model, rows, NEIGHBORS if asked in ("auto", 0) else int(asked))
+    found = process.site_rows(model, rows, _number_near(settings))
     # In the bits of the first process.
     current_team().align([*found.parameters(), *found.buffers()])
     return found if previous is None else previous.joined(found)

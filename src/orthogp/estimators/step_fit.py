@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from gpytorch.means import Mean
+from torch import Tensor
 
 from orthogp import training
 from orthogp.estimators.calibration import Calibration, LatentScales
@@ -29,7 +30,13 @@ from orthogp.estimators.near_fit import Calibrate
 from orthogp.estimators.near_rows import add_near_rows
 from orthogp.estimators.near_settings import NearSettings
 from orthogp.estimators.outcome import COMPARED_ROWS, fitted_with_rows, warn_if_nothing_learned
-from orthogp.estimators.site_rows import TIME_SHARE, residual_process, site_rows, uses_sites
+from orthogp.estimators.site_rows import (
+    TIME_SHARE,
+    left_out_rows,
+    residual_process,
+    site_rows,
+    uses_sites,
+)
 from orthogp.estimators.start import NewModel, new_model
 from orthogp.execution.team import current_team
 from orthogp.execution.urls import locate
@@ -45,8 +52,7 @@ from orthogp.training import (
     latents_at,
     solvable,
 )
-from orthogp.training.left_out import left_out_latents
-from orthogp.training.sites import ResidualProcess
+from orthogp.training.sites import ENOUGH_HELD_OUT, ResidualProcess
 
 
 @dataclass(frozen=True)
@@ -157,29 +163,32 @@ class StepFit:
     def _calibration(
         self, model: VariationalGP, process: ResidualProcess | None, interrupted: bool
     ) -> Calibration | LatentScales:
-        """Learned from the rows held out, given near rows among the others."""
+        """Learned from the rows held out, given near rows among the others, and from those others,
+        each without its own site, where the rows held out are few or none; otherwise that of the
+        fit before, if any."""
         train, held_out = self.data.train, self.data.held_out
-        if held_out is None:
-            return self._calibration_by_left_out_rows(model, interrupted)
-        if process is not None and isinstance(train, Rows):
-            model.near = site_rows(self.settings, process, model, train, self._previous)
-        moments = latents_at(model, held_out.x)
-        # Training moves all parameters of a model.
-        model.near = None
-        return current_team().agree(self.calibrate(model.likelihood, held_out.y, *moments))
-
-    def _calibration_by_left_out_rows(
-        self, model: VariationalGP, interrupted: bool
-    ) -> Calibration | LatentScales:
-        """Learned from all rows, each predicted without its own site, where held-out rows would be
-        too few; otherwise that of the fit before, if any. Sites are those of a finished fit."""
-        train, asked = self.data.train, bool(self.settings["validation_fraction"])
-        has_sites = not interrupted and not self.adds and not model.likelihood.gaussian
-        if not (asked and has_sites and isinstance(train, Rows)):
+        parts: list[tuple[Tensor, Tensor, Tensor]] = []
+        if held_out is not None:
+            if process is not None and isinstance(train, Rows):
+                model.near = site_rows(self.settings, process, model, train, self._previous)
+            parts.append((held_out.y, *latents_at(model, held_out.x)))
+            # Training moves all parameters of a model.
+            model.near = None
+        if isinstance(train, Rows) and self._calibrates_by_left_out_rows(model, interrupted):
+            parts.append(left_out_rows(self.settings, process, model, train))
+        if not parts:
             return self.identity if self.before is None else self.before.calibration
-        rows = train.map(lambda t: t[:: math.ceil(len(t) / COMPARED_ROWS)])
-        moments = left_out_latents(model, rows)
-        return current_team().agree(self.calibrate(model.likelihood, rows.y, *moments))
+        y, mean, variance = zip(*parts, strict=True)
+        moments = torch.cat(mean, dim=1), torch.cat(variance, dim=1)
+        return current_team().agree(self.calibrate(model.likelihood, torch.cat(y), *moments))
+
+    def _calibrates_by_left_out_rows(self, model: VariationalGP, interrupted: bool) -> bool:
+        """Sites are those of a finished fit, and in `adds` rows of an earlier one are missing."""
+        held_out = self.data.held_out
+        few = held_out is None or len(held_out) < ENOUGH_HELD_OUT
+        asked = bool(self.settings["validation_fraction"])
+        has_sites = not interrupted and not self.adds and not model.likelihood.gaussian
+        return few and asked and has_sites
 
     def _train_on_all(self, model: VariationalGP, config: TrainingConfig, steps: int) -> None:
         """q for all rows, once those held out have served to calibrate: solved, or a short run."""

@@ -24,6 +24,7 @@ from orthogp.errors import NumericalError
 from orthogp.kernel.covariance import Covariance
 from orthogp.likelihoods import ClassificationLikelihood, Likelihood
 from orthogp.model import VariationalGP
+from orthogp.posterior.near_precision import near_predictor
 from orthogp.posterior.neighbors import Neighbors, canonical_order
 from orthogp.posterior.observations import MergedRows, Observations, OthersNear
 from orthogp.posterior.sites import SiteRows
@@ -68,15 +69,32 @@ class ResidualProcess:
 
     def site_rows(self, model: VariationalGP, rows: Rows, count: int) -> SiteRows:
         """The rows with their sites in the posterior of a model."""
-        x = rows.x.to(model.basis.beta)
-        gradient = site_gradients(
-            model.likelihood, rows, *latents_at(model.without_near_rows(), rows.x)
-        )
-        residual = (self.weight * gradient).to(x)
+        x, residual = self._observed(model, rows)
         # So that the same rows in any order give the same predictions.
         order = canonical_order(x, residual)
         kernel = deepcopy(self.kernel).to(x.device)
         return SiteRows(x[order], residual[:, order], self.noise, self.weight, kernel, count)
+
+    def left_out_corrections(
+        self, model: VariationalGP, rows: Rows, some: Int[Tensor, " m"], count: int
+    ) -> Float[Tensor, "c m"]:
+        """What the sites of the others near them add to the mean of some of the rows."""
+        x, residual = self._observed(model, rows)
+        noise = residual.new_full((1, len(x)), self.noise, dtype=torch.float64)
+        merged = MergedRows.of(Observations(x, residual.double(), noise))
+        covariance = Covariance(deepcopy(self.kernel).to(x.device))
+        near = near_predictor(covariance, merged, count, features=None)
+        return near.leave_one_out(some.to(x.device))[0]
+
+    def _observed(
+        self, model: VariationalGP, rows: Rows
+    ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "c n"]]:
+        """The rows on the device of the model, and what the residual process is there."""
+        x = rows.x.to(model.basis.beta)
+        gradient = site_gradients(
+            model.likelihood, rows, *latents_at(model.without_near_rows(), rows.x)
+        )
+        return x, (self.weight * gradient).to(x)
 
 
 def learn_residual_process(
