@@ -8,7 +8,7 @@ import torch
 from orthogp.likelihoods import Bernoulli, Gaussian, RobustMax, Softmax, as_likelihood
 from orthogp.model import VariationalGP, build_basis
 from orthogp.posterior.optimum import leave_one_out
-from orthogp.training import Rows, TrainingConfig, fit, sites
+from orthogp.training import Rows, TrainingConfig, fit, latents_at, sites
 from orthogp.training.left_out import left_out_latents, left_out_moments
 from orthogp.training.sites import learn_residual_process, site_gradients
 from problems import default_sum
@@ -186,6 +186,30 @@ def test_rows_trained_on_count_as_held_out_ones():
     # Those that are no better predicted stay as they are.
     known = sites._Sites.of(likelihood, rows, 0.1 * sign, variance)
     assert torch.equal(sites._as_held_out(known, held, torch.Generator()).mean, 0.1 * sign)
+
+
+def test_rows_trained_on_are_no_likelier_than_without_their_own_sites():
+    """Where those held out may be lucky; where they cannot be, training has not ended."""
+    rows = labels(1.0).map(lambda t: t[:120])
+    train = rows.map(lambda t: t[:100])
+    model = trained(train, Bernoulli(), rows.x[:40], rows.x[:0])
+    mean, variance = latents_at(model, rows.x)
+    sign = 2.0 * rows.y[100:] - 1.0
+    alone = model.likelihood.log_density(train.y, *left_out_latents(model, train)).mean().item()
+
+    def shifted(held_out, *given):
+        """How likely rows trained on are, with these latents of the rows held out."""
+        latents = torch.cat([mean[:, :100], held_out.unsqueeze(0)], dim=1)
+        known = sites._Sites.of(model.likelihood, rows, latents, variance)
+        found = sites._as_held_out(known, torch.arange(100, 120), torch.Generator(), *given)
+        return model.likelihood.log_density(train.y, found.mean[:, :100], variance[:, :100])
+
+    as_trained = model.likelihood.log_density(train.y, mean[:, :100], variance[:, :100])
+    lucky = 5.0 * sign
+    lucky[0] = -sign[0]
+    assert shifted(lucky, model).mean().item() == pytest.approx(alone, abs=1e-3)
+    assert torch.equal(shifted(lucky), as_trained)
+    assert torch.equal(shifted(5.0 * sign, model), as_trained)
 
 
 def trained(rows: Rows, likelihood, beta, gamma) -> VariationalGP:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from orthogp.kernel.covariance import Covariance
+from orthogp.linalg import Factor
 from orthogp.model import VariationalGP
 from orthogp.posterior.induced import dot, factor_with_noise
 from orthogp.training.batches import Rows
@@ -15,6 +16,8 @@ from orthogp.training.evaluate import latents_at
 
 # The least of 1 − λ p: at the optimum it is positive, before that it need not be.
 LEAST_SHARE = 0.1
+# Rows whose own sites are taken out at a time.
+CHUNK = 4096
 
 
 def log_normal(error: Tensor, variance: Tensor) -> Tensor:
@@ -64,6 +67,17 @@ def left_out_latents(
     where c g is the most that a row gives itself by a γ of its own. Exact where all rows are β and
     the noise is Gaussian.
     """
+    basis = model.basis
+    with torch.no_grad():
+        factor = basis.factor(model.covariance, model.jitter, robust=True)
+    parts = [_left_out(model, factor, chunk) for chunk in rows.chunks(CHUNK)]
+    mean, variance = (torch.cat(part, dim=1) for part in zip(*parts, strict=True))
+    return mean, variance
+
+
+def _left_out(
+    model: VariationalGP, factor: Factor, rows: Rows
+) -> tuple[Float[Tensor, "c n"], Float[Tensor, "c n"]]:
     basis, x = model.basis, rows.x.to(model.basis.beta.device, torch.float64)
     mean, variance = (t.double() for t in latents_at(model, x))
     m, s = (t.detach().clone().requires_grad_() for t in (mean, variance))
@@ -72,7 +86,6 @@ def left_out_latents(
         value = value if rows.weight is None else value * rows.weight.to(m)
         gradient, slope = torch.autograd.grad(value.sum(), [m, s])
     with torch.no_grad():
-        factor = basis.factor(model.covariance, model.jitter, robust=True)
         projection = basis.project(model.covariance, factor, x)
         unexplained = projection.prior_variance - projection.w.square().sum(0)
         unexplained = torch.minimum(unexplained.clamp_min(0.0), variance)

@@ -7,7 +7,8 @@ density of rows, each predicted from the rows near it.
 
 Rows that were held out from the training of the model tell most, but may be few. A row that the
 model was trained on is better predicted than it should be. Its latents are moved against the
-gradient of its own site, m − ρ s g, with the ρ that makes such rows as likely as held-out ones.
+gradient of its own site, m − ρ s g, with the ρ that makes such rows as likely as held-out ones, or
+as they are without their own sites where that is less.
 """
 
 import math
@@ -31,7 +32,7 @@ from orthogp.posterior.sites import SiteRows
 from orthogp.training.batches import Rows
 from orthogp.training.evaluate import latents_at
 from orthogp.training.hyperparameters import climb
-from orthogp.training.left_out import left_out_moments
+from orthogp.training.left_out import left_out_latents, left_out_moments
 
 # Rows near each row that is predicted; rows of a step, from a pool; neighbours are found anew every
 # so many steps, as lengthscales move.
@@ -50,6 +51,8 @@ LEAST_LOG_DENSITY = -20.0
 CHUNK = 4096
 # The largest ρ, and how often the interval that holds it is halved.
 LARGEST_SHIFT, HALVINGS = 4.0, 20
+# By how many standard errors held-out rows may be more likely by chance.
+CREDIBLE_ERRORS = 3.0
 
 
 @dataclass(frozen=True)
@@ -110,10 +113,10 @@ def learn_residual_process(
 
     `start` is the kernel before any training; `deadline` is a time of `time.monotonic()`.
     """
-    rows = _joined(train, held_out)
-    sites = _Sites.of(model.likelihood, rows, *latents_at(model.without_near_rows(), rows.x))
+    rows, model = _joined(train, held_out), model.without_near_rows()
+    sites = _Sites.of(model.likelihood, rows, *latents_at(model, rows.x))
     held = torch.arange(len(train), len(rows), device=sites.mean.device)
-    search = _Search(_as_held_out(sites, held, generator), held, generator, deadline)
+    search = _Search(_as_held_out(sites, held, generator, model), held, generator, deadline)
     best = _best_candidate(search, model.covariance.kernel, start if train_kernel else None)
     return None if best is None else best.process()
 
@@ -307,22 +310,40 @@ class _Search:
 
 
 @torch.no_grad()
-def _as_held_out(sites: _Sites, held: Int[Tensor, " m"], generator: torch.Generator) -> _Sites:
-    """With m − ρ s g at the rows trained on, where ρ makes them as likely as those held out."""
+def _as_held_out(
+    sites: _Sites,
+    held: Int[Tensor, " m"],
+    generator: torch.Generator,
+    model: VariationalGP | None = None,
+) -> _Sites:
+    """With m − ρ s g at the rows trained on, where ρ makes them as likely as those held out.
+
+    Where few are held out these may be likely by chance: with the model that the sites are of, rows
+    trained on are at most as likely as they are without their own sites, unless these are so
+    unlikely that training cannot have ended.
+    """
     trained = sites.others(held)
     some, moves = random_rows(trained, MOST_JUDGED, generator), sites.variance * sites.gradient
 
-    def density(which: Int[Tensor, " k"], shift: float) -> float:
-        moved = sites.mean[:, which] - shift * moves[:, which]
-        found = sites.likelihood.log_density(sites.rows.y[which], moved, sites.variance[:, which])
-        return float(found.clamp_min(LEAST_LOG_DENSITY).mean())
+    def densities(rows: Rows, mean: Tensor, variance: Tensor) -> Tensor:
+        return sites.likelihood.log_density(rows.y, mean, variance).clamp_min(LEAST_LOG_DENSITY)
 
-    wanted, low, high = density(held, 0.0), 0.0, LARGEST_SHIFT
-    if density(some, 0.0) <= wanted:
+    def density(shift: float) -> float:
+        moved = sites.mean[:, some] - shift * moves[:, some]
+        return float(densities(trained_on, moved, sites.variance[:, some]).mean())
+
+    held_out, trained_on = (sites.rows.map(lambda t, r=r: t[r]) for r in (held, some))
+    of_held = densities(held_out, sites.mean[:, held], sites.variance[:, held])
+    wanted, low, high = float(of_held.mean()), 0.0, LARGEST_SHIFT
+    if model is not None:
+        alone = float(densities(trained_on, *left_out_latents(model, trained_on)).mean())
+        if alone > wanted - CREDIBLE_ERRORS * float(of_held.std()) / len(held) ** 0.5:
+            wanted = min(wanted, alone)
+    if density(0.0) <= wanted:
         return sites
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if density(some, middle) > wanted else (low, middle)
+        low, high = (middle, high) if density(middle) > wanted else (low, middle)
     moved = sites.mean[:, trained] - low * moves[:, trained]
     return replace(sites, mean=sites.mean.index_copy(1, trained, moved))
 
