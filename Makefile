@@ -63,6 +63,7 @@ mutants: $(INSTALLED) ## break the source on purpose and see the tests fail
 torture: $(INSTALLED) ## mutated files, kills and hard numbers, in twenty minutes
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/torture/files.py --count 10000 --workers $(WORKERS) --keep build/torture/files
 	OMP_NUM_THREADS=1 $(BIN)/python -W ignore benchmarks/torture/kills.py --kills 50
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m torture
 	$(BIN)/python benchmarks/torture/numerics.py --workers $(WORKERS) --data-dir "$(TORTURE_DATA)" \
 	    --synthetic-seeds $(TORTURE_SEEDS)
 

@@ -74,6 +74,7 @@ def test_workers_in_one_process_are_refused(table):
         orthogp.dask.fit(dd.from_pandas(table, npartitions=2), "y", client=threads)
 
 
+@pytest.mark.torture
 def test_a_lost_worker_ends_the_fit_and_the_next_one_is_that_of_one_process(
     client, table, tmp_path
 ):

@@ -30,7 +30,8 @@ def table(classes: int = 2, seed: int = 0):
 
 
 def settings(**others) -> dict:
-    return {"n_inducing": 10, "n_residual": 0, "max_steps": 60, "random_state": 0} | others
+    few = {"n_inducing": 10, "n_residual": 0, "max_steps": 60, "linear_map": None}
+    return few | {"random_state": 0} | others
 
 
 X, Y = table()

@@ -23,7 +23,7 @@ from orthogp.execution import files
 from orthogp.storage import load_model
 
 TORTURE = Path(__file__).parents[2] / "benchmarks" / "torture"
-MUTANTS = 60
+MUTANTS = 30
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Predictive distributions that are as wide as they should be, fitted on held-out rows.
+"""Predictive distributions that are as wide as they should be, fitted on rows held or left out.
 
 A sparse posterior is too wide where β is thin: s(x) keeps the prior's variance there although γ has
 long corrected the mean, and the noise absorbs what both miss. Each of these is mended by what
