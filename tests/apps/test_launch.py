@@ -109,6 +109,7 @@ def test_the_threads_of_a_group_end_with_it(folder, undisturbed):
         assert "gloo" not in names
 
 
+@pytest.mark.torture
 def test_a_killed_process_costs_nothing_after_a_restart(folder, undisturbed):
     place = folder / "killed"
     place.mkdir()
@@ -125,6 +126,7 @@ def test_a_killed_process_costs_nothing_after_a_restart(folder, undisturbed):
     assert same(group_fits.contents(again.estimator), group_fits.contents(whole.estimator))
 
 
+@pytest.mark.torture
 def test_an_error_of_one_is_said_once_and_ends_the_job(folder, tmp_path):
     done = torchrun(
         SUPPORT / "group_worker.py", "refuse", tmp_path, "fit", folder / "t.parquet", *FIT,

@@ -284,6 +284,7 @@ for out in sys.argv[2:]:
 """
 
 
+@pytest.mark.torture
 def test_a_killed_job_goes_on_where_it_stopped(data: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(data)]
     process = subprocess.Popen([*command, str(tmp_path / "cut")])
