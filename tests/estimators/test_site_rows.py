@@ -7,7 +7,7 @@ from gpytorch.kernels import MaternKernel, ScaleKernel
 
 from orthogp import OrthogonalGPClassifier, OrthogonalGPRegressor
 from orthogp.errors import ConfigurationError, FileError
-from orthogp.estimators import classifier, step_fit
+from orthogp.estimators import classifier, regressor, step_fit
 from orthogp.estimators.calibration import LatentScales
 from orthogp.posterior import SitePredictor, SiteRows
 from orthogp.training import sites
@@ -81,6 +81,20 @@ def test_where_few_rows_are_held_out_the_others_calibrate_as_well(enough, monkey
     if not enough:
         assert abs(seen["others"] - gp.log_density(NEW, LABELS).mean()) < 0.05
         assert gp.log_density(X, Y).mean() > seen["others"] + 0.05
+
+
+def test_numbers_are_calibrated_by_held_out_rows_alone(monkeypatch):
+    """Of the others some would be moved too far, and intervals become too wide."""
+    seen, found = [], regressor.calibrate
+
+    def record(likelihood, y, *moments):
+        seen.append(len(y))
+        return found(likelihood, y, *moments)
+
+    monkeypatch.setattr(regressor, "calibrate", record)
+    y = np.random.default_rng(0).poisson(np.exp(np.sin(X[:, 0])))
+    OrthogonalGPRegressor(likelihood="poisson", **settings(validation_fraction=0.1)).fit(X, y)
+    assert seen == [120]
 
 
 def test_a_file_holds_the_rows_or_not(fitted, tmp_path):

@@ -100,10 +100,9 @@ class Settings:
         early_stopping: stop when held-out rows no longer gain, and return to the best.
         validation_fraction: the share of rows held out to stop early and to calibrate predictions;
             no more than 5000, and none where they would be too few to calibrate: then predictions
-            of rows without what they contributed themselves do so, and besides held-out rows where
-            these are few and the noise is not Gaussian. Of a table in memory they are taken in
-            afterwards. None asks for no calibration; a fit with near rows and Gaussian noise is
-            calibrated all the same.
+            of rows without what they contributed themselves do so, of classes besides held-out
+            rows where these are few. Of a table in memory they are taken in afterwards. None asks
+            for no calibration; a fit with near rows and Gaussian noise is calibrated all the same.
         warm_start: whether `fit` goes on from the last fit.
         checkpoint_dir: where a run leaves its state, and where the same call, with the same
             `random_state`, finds it after a crash.

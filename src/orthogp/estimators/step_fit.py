@@ -40,7 +40,7 @@ from orthogp.estimators.site_rows import (
 from orthogp.estimators.start import NewModel, new_model
 from orthogp.execution.team import current_team
 from orthogp.execution.urls import locate
-from orthogp.likelihoods import Likelihood
+from orthogp.likelihoods import ClassificationLikelihood, Likelihood
 from orthogp.model import VariationalGP
 from orthogp.posterior import Orthogonal, SiteRows
 from orthogp.training import (
@@ -164,8 +164,8 @@ class StepFit:
         self, model: VariationalGP, process: ResidualProcess | None, interrupted: bool
     ) -> Calibration | LatentScales:
         """Learned from the rows held out, given near rows among the others, and from those others,
-        each without its own site, where the rows held out are few or none; otherwise that of the
-        fit before, if any."""
+        each without its own site, where the rows held out are none or, of classes, few; otherwise
+        that of the fit before, if any."""
         train, held_out = self.data.train, self.data.held_out
         parts: list[tuple[Tensor, Tensor, Tensor]] = []
         if held_out is not None:
@@ -183,9 +183,15 @@ class StepFit:
         return current_team().agree(self.calibrate(model.likelihood, torch.cat(y), *moments))
 
     def _calibrates_by_left_out_rows(self, model: VariationalGP, interrupted: bool) -> bool:
-        """Sites are those of a finished fit, and in `adds` rows of an earlier one are missing."""
-        held_out = self.data.held_out
-        few = held_out is None or len(held_out) < ENOUGH_HELD_OUT
+        """Sites are those of a finished fit, and in `adds` rows of an earlier one are missing.
+
+        Numbers without their own sites are moved too far where the points are too few, which makes
+        intervals too wide.
+        """
+        held_out, classes = self.data.held_out, ClassificationLikelihood
+        few = held_out is None or (
+            isinstance(model.likelihood, classes) and len(held_out) < ENOUGH_HELD_OUT
+        )
         asked = bool(self.settings["validation_fraction"])
         has_sites = not interrupted and not self.adds and not model.likelihood.gaussian
         return few and asked and has_sites

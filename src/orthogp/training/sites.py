@@ -116,7 +116,9 @@ def learn_residual_process(
     rows, model = _joined(train, held_out), model.without_near_rows()
     sites = _Sites.of(model.likelihood, rows, *latents_at(model, rows.x))
     held = torch.arange(len(train), len(rows), device=sites.mean.device)
-    search = _Search(_as_held_out(sites, held, generator, model), held, generator, deadline)
+    classes = isinstance(model.likelihood, ClassificationLikelihood)
+    sites = _as_held_out(sites, held, generator, model if classes else None)
+    search = _Search(sites, held, generator, deadline)
     best = _best_candidate(search, model.covariance.kernel, start if train_kernel else None)
     return None if best is None else best.process()
 
