@@ -188,10 +188,9 @@ class StepFit:
         Numbers without their own sites are moved too far where the points are too few, which makes
         intervals too wide.
         """
-        held_out, classes = self.data.held_out, ClassificationLikelihood
-        few = held_out is None or (
-            isinstance(model.likelihood, classes) and len(held_out) < ENOUGH_HELD_OUT
-        )
+        held_out = self.data.held_out
+        of_classes = isinstance(model.likelihood, ClassificationLikelihood)
+        few = held_out is None or (of_classes and len(held_out) < ENOUGH_HELD_OUT)
         asked = bool(self.settings["validation_fraction"])
         has_sites = not interrupted and not self.adds and not model.likelihood.gaussian
         return few and asked and has_sites
